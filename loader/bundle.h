@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The opened bundle as the rest of the library sees it: typed views of a proved index. After kda_bundle_open every
+// index, string offset and count in these records is in range, and readers check nothing.
+#ifndef KDA_LOADER_BUNDLE_H
+#define KDA_LOADER_BUNDLE_H
+
+#include <stdbool.h>
+
+#include "loader/kda.h"
+#include "manifest/format.h"
+
+struct kda_bundle {
+    const uint8_t *data;
+    size_t size;
+    bool owned;  // data came from malloc
+    const struct kda_format_header *header;
+    const struct kda_format_body *bodies;
+    const struct kda_format_cubin *cubins;
+    const struct kda_format_frame *frames;
+    const struct kda_format_route *routes;
+    const struct kda_format_rule *rules;
+    const struct kda_format_preference *preferences;
+    const struct kda_format_target *targets;
+    const char *strings;
+    uint32_t body_count, cubin_count, frame_count, route_count, rule_count, preference_count, target_count;
+};
+
+// Lookups by name; KDA_NONE if there is none.
+uint32_t kda_bundle_find_body(const kda_bundle *bundle, const char *name);
+uint32_t kda_bundle_find_target(const kda_bundle *bundle, const char *name);
+uint32_t kda_bundle_find_cubin(const kda_bundle *bundle, uint32_t body, uint32_t target);
+
+// The verified bytes of cubin `index` in memory from malloc: frame digest, decompression, image digest, in this order.
+kda_status kda_bundle_load(const kda_bundle *bundle, uint32_t index, void **out_data, size_t *out_size, kda_error *err);
+
+// The names of numbers ("recurrent", "lower_bound"); "?" for none.
+const char *kda_op_name(uint32_t op);
+const char *kda_gate_name(uint32_t gate);
+
+#endif
