@@ -1,0 +1,693 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generated from gen/recurrent.cu.in, gen/prelude.cu.in and manifest/params.h for the row
+// d128_t4_precomputed_split1 of manifest/schedules.inc.
+// Frozen: edit the template or the row, then run `ninja -C build regen`.
+//
+// Recurrent decode, T >= 1: the warps of a CTA share the ROWS value rows of one head. While the
+// first rows of the state are on their way, half-warps make the vectors of one token each and leave
+// them in shared memory. After the only barrier every warp carries its own rows through the tokens,
+// PASS_ROWS rows per half-warp at a time, and stores a checkpoint per token. At large N it is bound
+// by the bandwidth of one read and T writes of the state; at small N by two dependent loads and
+// then T rounds of dot, butterfly and update.
+//
+// Row 2*i + (upper half-warp) of a pass is row i of a half-warp: an access of the warp covers 512
+// bytes in a row. An element belongs to one thread for all tokens: its stores to a slot that occurs
+// twice keep their order, and its load comes before them.
+
+// ---------------------------------------------------------------------------------------- prelude
+//
+// What all bodies share: the schedule's constants, access to memory and the machine, and the
+// arithmetic contract that makes bodies of one T and gate agree bit for bit whatever their split.
+//
+// Lanes. A half-warp of 16 lanes holds a value row of 128 key channels: lane l has the channels
+// 8*(l%16) to 8*(l%16) + 7, 16 bytes of state. The halves of a warp hold different rows.
+//
+// Dot. The lane's 8 channels in ascending order, a product and then 7 fused multiply-adds; then a
+// butterfly over the half-warp at distances 8, 4, 2, 1. Addition commutes, so a transposing sum of
+// many rows at the same distances has the same bits. This holds for q.q, k.k, kn.qn and the state.
+//
+// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
+//          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
+//          o = fma(w, kq, r)    S = fma(w, kn, S')
+// Token after token in f32, never a product of decays and never a quotient: what is finite in the
+// plain recurrence is finite here.
+//
+// Rounding to bf16 happens at stores only. Every fused operation is spelled, and a compiler must
+// not make others.
+//
+// Every helper that is PTX or a CUDA built-in has a second definition for a host, over the
+// primitives soft_*, under KDA_SOFT_DEVICE: the same file runs on a CPU. All memory is reached
+// through these helpers.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+struct kda_recurrent_params {
+    unsigned long long q, k;                    // [tok, H, 128] bf16
+    unsigned long long v, g;                    // [tok, HV, 128] bf16
+    unsigned long long beta;                    // [tok, HV] bf16
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
+    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
+    unsigned long long out;                     // [tok, HV, 128] bf16
+    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
+    unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
+    unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
+    long long q_stride, k_stride;               // token strides
+    long long v_stride, g_stride, beta_stride;  // token strides
+    long long slot_stride;                      // between two slots of the pool
+    long long tok;                              // packed tokens of the call
+    int num_slots, rows;                        // slots of the pool; N
+    int heads, value_heads;                     // H, HV; HV is a multiple of H
+    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
+    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
+    int reserved;                               // 0
+};
+
+// Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
+constexpr int TOKENS = 4, SPLIT = 1, THREADS = 256, SMEM = 8256;
+constexpr int OCCUPANCY = 2;
+
+constexpr int DIM = 128;           // key channels and value rows of a head
+constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
+constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
+constexpr float EPSILON = 1e-6f;   // added to a sum of squares
+constexpr u64 ROW_BYTES = DIM * sizeof(u16);
+constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
+
+#define HELPER static __device__ __forceinline__
+
+// 16 bytes: the 8 bf16 channels of a lane, the lower channel in the lower half of a word.
+struct quad {
+    u32 x, y, z, w;
+};
+struct vec4 {
+    float x, y, z, w;
+};
+
+// ---- numbers
+
+HELPER float as_float(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+#else
+    return __uint_as_float(bits);
+#endif
+}
+
+#ifdef KDA_SOFT_DEVICE
+HELPER u32 as_bits(float value)
+{
+    u32 bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+#endif
+
+// Two bf16, round to nearest even; any NaN becomes 0x7fff.
+HELPER u32 pack_bf16(float low, float high)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 l = as_bits(low), h = as_bits(high);
+    const u32 a = low != low ? 0x7fff : (l + 0x7fff + ((l >> 16) & 1)) >> 16;
+    const u32 b = high != high ? 0x7fff : (h + 0x7fff + ((h >> 16) & 1)) >> 16;
+    return b << 16 | a;
+#else
+    u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+#endif
+}
+
+HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
+{
+    const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = as_float(words[i] << 16);
+        out[2 * i + 1] = as_float(words[i] & 0xffff0000u);
+    }
+}
+
+HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
+{
+    quad bits;
+    bits.x = pack_bf16(x[0], x[1]);
+    bits.y = pack_bf16(x[2], x[3]);
+    bits.z = pack_bf16(x[4], x[5]);
+    bits.w = pack_bf16(x[6], x[7]);
+    return bits;
+}
+
+// e^x; results below FLT_MIN become 0. The rounding of the product costs |x| * 2^-24 of the result:
+// 5e-6 where it vanishes.
+HELPER float exp_fast(float x)
+{
+    const float y = x * 1.4426950408889634f;
+#ifdef KDA_SOFT_DEVICE
+    const float e = exp2f(y);
+    return e < 1.17549435e-38f ? 0.0f : e;
+#else
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+    return e;
+#endif
+}
+
+HELPER float rsqrt_fast(float x)
+{
+#ifdef KDA_SOFT_DEVICE
+    return 1.0f / sqrtf(x);
+#else
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+HELPER float reciprocal_fast(float x)
+{
+#ifdef KDA_SOFT_DEVICE
+    return 1.0f / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+// ---- global memory, by 64-bit address
+
+HELPER u16 load16(u64 address)
+{
+    u16 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_global(address, 2, __LINE__), 2);
+#else
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(address));
+#endif
+    return x;
+}
+
+HELPER u32 load32(u64 address)
+{
+    u32 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_global(address, 4, __LINE__), 4);
+#else
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(address));
+#endif
+    return x;
+}
+
+// 16 bytes at an address that is only known to be a multiple of 8.
+HELPER quad load64x2(u64 address)
+{
+    quad x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x.x, soft_global(address, 8, __LINE__), 8);
+    memcpy(&x.z, soft_global(address + 8, 8, __LINE__), 8);
+#else
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(address));
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2 + 8];" : "=r"(x.z), "=r"(x.w) : "l"(address));
+#endif
+    return x;
+}
+
+// State is read once: it need not displace anything in L1. It may be stored to later by the same
+// thread, so this must not become a load of the non-coherent path.
+HELPER quad load_state(u64 address)
+{
+    quad x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_global(address, 16, __LINE__), 16);
+#else
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(address));
+#endif
+    return x;
+}
+
+HELPER void store_state(u64 address, const quad &x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_global(address, 16, __LINE__), &x, 16);
+#else
+    // Of T checkpoints the next step reads one: let them leave L2 first.
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+#endif
+}
+
+HELPER void store16(u64 address, u16 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_global(address, 2, __LINE__), &x, 2);
+#else
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(x) : "memory");
+#endif
+}
+
+HELPER float load_bf16(u64 address) { return as_float((u32)load16(address) << 16); }
+HELPER int load_i32(u64 address) { return (int)load32(address); }
+HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
+
+// A lane's 8 channels of an activation.
+HELPER quad load_channels(u64 address)
+{
+    return load64x2(address);
+}
+
+// ---- shared memory, by 32-bit address. Volatile keeps the accesses on their side of the barriers.
+
+#ifdef KDA_SOFT_DEVICE
+HELPER u32 shared_base() { return 0; }
+#else
+extern __shared__ __align__(16) u8 kda_shared[];
+HELPER u32 shared_base() { return (u32)__cvta_generic_to_shared(kda_shared); }
+#endif
+
+HELPER float lds(u32 address)
+{
+    float x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 4, __LINE__), 4);
+#else
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER u64 lds64(u32 address)
+{
+    u64 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 8, __LINE__), 8);
+#else
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER vec4 lds128(u32 address)
+{
+    vec4 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 16, __LINE__), 16);
+#else
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address));
+#endif
+    return x;
+}
+
+HELPER void sts(u32 address, float x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 4, __LINE__), &x, 4);
+#else
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+#endif
+}
+
+HELPER void sts64(u32 address, u64 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 8, __LINE__), &x, 8);
+#else
+    asm volatile("st.shared.u64 [%0], %1;" ::"r"(address), "l"(x) : "memory");
+#endif
+}
+
+HELPER void sts128(u32 address, const vec4 &x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 16, __LINE__), &x, 16);
+#else
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x.x), "f"(x.y),
+                 "f"(x.z), "f"(x.w)
+                 : "memory");
+#endif
+}
+
+HELPER void sync_cta()
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_sync_cta(__LINE__);
+#else
+    __syncthreads();
+#endif
+}
+
+// ---- the warp and the grid
+
+HELPER float shuffle_xor(float x, u32 distance)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(soft_shuffle(as_bits(x), (threadIdx.x % 32) ^ distance, __LINE__));
+#else
+    return __shfl_xor_sync(0xffffffffu, x, (int)distance);
+#endif
+}
+
+HELPER float shuffle_from(float x, u32 lane)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(soft_shuffle(as_bits(x), lane, __LINE__));
+#else
+    return __shfl_sync(0xffffffffu, x, (int)lane);
+#endif
+}
+
+// Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
+// may still be written by the grid before this one. Releasing the dependents at once is safe
+// although this grid has stored nothing yet: they wait in the same way, until this grid is complete
+// and its memory visible. Without the launch attribute neither does anything.
+HELPER void begin_grid()
+{
+#ifndef KDA_SOFT_DEVICE
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- sums over a half-warp
+
+HELPER float dot(const float (&a)[LANE_CHANNELS], const float (&b)[LANE_CHANNELS])
+{
+    float sum = a[0] * b[0];
+#pragma unroll
+    for (int c = 1; c < LANE_CHANNELS; c++) sum = fmaf(a[c], b[c], sum);
+    return sum;
+}
+
+// The sums of N values per lane, all at once: at each distance a lane keeps one half of its values,
+// hands the other half over and adds what it is given. Lane l ends with the sum of the values
+// number l % 16 / (16 / N); so do the other lanes of its group of 16 / N.
+template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u32 lane)
+{
+    if constexpr (DISTANCE == 0) {
+        return x[0];
+    } else if constexpr (N == 1) {
+        const float y[1] = {x[0] + shuffle_xor(x[0], DISTANCE)};
+        return sum_half<1, DISTANCE / 2>(y, lane);
+    } else {
+        const bool upper = lane & DISTANCE;
+        float y[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float keep = upper ? x[i + N / 2] : x[i];
+            const float give = upper ? x[i] : x[i + N / 2];
+            y[i] = keep + shuffle_xor(give, DISTANCE);
+        }
+        return sum_half<N / 2, DISTANCE / 2>(y, lane);
+    }
+}
+
+// ---- which tokens and slots
+
+struct sequence {
+    i64 token;    // the row's first packed token
+    u32 present;  // how many of the row's tokens exist: always the first ones
+    u32 live;     // bit t: token t exists and its slot is live. 0 is a null row
+    int slot[TOKENS];
+    int initial;  // slot of the initial state
+};
+
+HELPER bool is_live(const kda_recurrent_params &p, int slot)
+{
+    return slot >= 0 && slot < p.num_slots;
+}
+
+// All loads are independent of each other, so the state can be asked for after a single latency.
+HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
+{
+    sequence s;
+    i64 length = TOKENS;
+    s.token = (i64)n * TOKENS;
+    int accepted = 1;
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+        const u32 i = n * TOKENS + t;  // below 2^19
+        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)i) : (int)i;
+    }
+    if (TOKENS > 1 && p.accepted) accepted = load_i32(p.accepted + 4 * (u64)n);
+    if (p.cu_seqlens) {
+        s.token = load_i32(p.cu_seqlens + 4 * (u64)n);
+        length = (i64)load_i32(p.cu_seqlens + 4 * (u64)n + 4) - s.token;
+    }
+    if (length > p.tok - s.token) length = p.tok - s.token;
+    if (length > TOKENS) length = TOKENS;
+    s.present = s.token < 0 || length < 0 ? 0 : (u32)length;
+    s.live = 0;
+    s.initial = s.slot[0];
+#pragma unroll
+    for (u32 t = 0; t < TOKENS; t++) {
+        if (t < s.present && is_live(p, s.slot[t])) s.live |= 1u << t;
+        if (t > 0 && accepted > (int)t) s.initial = s.slot[t];
+    }
+    return s;
+}
+
+// Where the CTA's first value row lies in a slot, and in the output of a token.
+HELPER u64 state_address(const kda_recurrent_params &p, int slot, u32 head, u32 first_row)
+{
+    const u64 block = p.state + (u64)((i64)slot * p.slot_stride) * sizeof(u16);
+    return block + head * HEAD_BYTES + first_row * ROW_BYTES;
+}
+
+HELPER u64 out_address(const kda_recurrent_params &p, i64 token, u32 head, u32 first_row)
+{
+    return p.out + (u64)((token * p.value_heads + head) * DIM + first_row) * sizeof(u16);
+}
+
+HELPER float load_value(const kda_recurrent_params &p, i64 token, u32 head, u32 row)
+{
+    return load_bf16(p.v + ((u64)(token * p.v_stride) + (u64)head * DIM + row) * sizeof(u16));
+}
+
+// The query head of a value head, head / (HV/H), as the floor of head * H / HV: a guess by
+// reciprocal, off by one at most, and its correction. Two integer divisions would cost more than
+// the rest of the addresses. A head is 32 KB of state, so no device holds enough of them (2^22) for
+// the guess to be worse.
+HELPER u32 find_query_head(const kda_recurrent_params &p, u32 head)
+{
+    const u32 guess = (u32)((float)head * (float)p.heads * reciprocal_fast((float)p.value_heads));
+    const u64 exact = (u64)head * (u32)p.heads;
+    if ((u64)guess * (u32)p.value_heads > exact) return guess - 1;
+    return (u64)(guess + 1) * (u32)p.value_heads <= exact ? guess + 1 : guess;
+}
+
+// ---- the vectors of one token
+
+struct token {
+    float q[LANE_CHANNELS];  // normalized and scaled
+    float k[LANE_CHANNELS];  // normalized
+    float d[LANE_CHANNELS];  // decay
+    float beta, kq;
+};
+
+struct token_words {
+    quad q, k, g;
+    float beta;
+};
+
+HELPER token_words load_token(const kda_recurrent_params &p, i64 index, u32 query_head, u32 head,
+                              u32 lane)
+{
+    const u64 channel = (lane % 16) * LANE_CHANNELS;
+    const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
+    return {load_channels(p.q + 2 * ((u64)(index * p.q_stride) + query)),
+            load_channels(p.k + 2 * ((u64)(index * p.k_stride) + query)),
+            load_channels(p.g + 2 * ((u64)(index * p.g_stride) + value)),
+            load_bf16(p.beta + 2 * ((u64)(index * p.beta_stride) + head))};
+}
+
+// g is the log decay.
+struct gate {
+};
+
+HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
+
+HELPER float log_decay(const kda_recurrent_params &, const gate &, int, float g) { return g; }
+
+HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
+                        u32 lane)
+{
+    token t;
+    float g[LANE_CHANNELS];
+    unpack_bf16(words.q, t.q);
+    unpack_bf16(words.k, t.k);
+    unpack_bf16(words.g, g);
+    const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
+    const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
+    const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) {
+        t.q[c] = t.q[c] * q_scale * p.scale;
+        t.k[c] = t.k[c] * k_scale;
+        t.d[c] = exp_fast(log_decay(p, gate, c, g[c]));
+    }
+    const float kq[1] = {dot(t.k, t.q)};
+    t.kq = sum_half(kq, lane);
+    t.beta = words.beta;
+    return t;
+}
+
+// ----------------------------------------------------------------------------------------- kernel
+
+constexpr int WARPS = THREADS / 32;
+constexpr int WARP_ROWS = ROWS / WARPS;
+// Rows per half-warp that are in f32 registers at a time.
+constexpr int PASS_ROWS = WARP_ROWS / 2 < 4 ? WARP_ROWS / 2 : 4;
+constexpr int PASSES = WARP_ROWS / (2 * PASS_ROWS);
+constexpr u32 ROW_LANES = 16 / PASS_ROWS;  // lanes that end with the sums of one row
+constexpr int VALUES = (TOKENS * ROWS + THREADS - 1) / THREADS;  // of v, per thread
+static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
+
+// Shared memory of one token: three vectors, then the scalars, then the CTA's part of v in f32.
+constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
+constexpr u32 K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
+constexpr u32 BETA = 3 * VECTOR_BYTES, KQ = BETA + 4;
+constexpr u32 SLOT = BETA + 8;  // where the CTA's first row goes, 0: nowhere
+constexpr u32 V = BETA + 16;
+constexpr u32 TOKEN_BYTES = V + ROWS * sizeof(float);
+static_assert(TOKEN_BYTES % 16 == 0 && SMEM == TOKENS * TOKEN_BYTES, "the row's smem");
+
+// A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
+// no bank conflicts.
+HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CHANNELS])
+{
+    sts128(address + lane % 16 * 16, {x[0], x[1], x[2], x[3]});
+    sts128(address + lane % 16 * 16 + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+}
+
+HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
+{
+    const vec4 a = lds128(address + lane % 16 * 16);
+    const vec4 b = lds128(address + lane % 16 * 16 + VECTOR_BYTES / 2);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
+    kda_d128_t4_precomputed_split1(const __grid_constant__ struct kda_recurrent_params p)
+{
+    begin_grid();
+    const u32 lane = threadIdx.x % 32, half = lane / 16, warp = threadIdx.x / 32;
+    const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
+    const sequence s = find_sequence(p, blockIdx.y);
+    const u32 query_head = find_query_head(p, head);
+    const u32 values = s.present * ROWS;
+    if (s.live == 0) {  // a null row, or no token at all
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < values; i += THREADS)
+            store16(out_address(p, s.token + i / ROWS, head, first_row + i % ROWS), 0);
+        return;
+    }
+
+    const u64 lane_state = (warp * WARP_ROWS + half) * ROW_BYTES + lane % 16 * sizeof(quad);
+    const bool fresh = !is_live(p, s.initial);  // the zero state
+    u64 initial = state_address(p, s.initial, head, first_row) + lane_state;
+    quad rows[PASS_ROWS];
+#pragma unroll
+    for (int i = 0; i < PASS_ROWS; i++)
+        rows[i] = fresh ? quad{} : load_state(initial + i * 2 * ROW_BYTES);
+
+    const u32 shared = shared_base();
+    float v[VALUES];
+#pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const u32 i = j * THREADS + threadIdx.x;
+        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0.0f;
+    }
+#pragma unroll 1
+    for (u32 first = 2 * warp; first < s.present; first += 2 * WARPS) {
+        const u32 t = first + half;
+        const u32 from = t < s.present ? t : first;  // a half without a token repeats the other's
+        const token_words words = load_token(p, s.token + from, query_head, head, lane);
+        const token token = make_token(p, words, load_gate(p, query_head, lane), lane);
+        if (from == t) {
+            const u32 address = shared + t * TOKEN_BYTES;
+            store_vector(address + K, lane, token.k);
+            store_vector(address + Q, lane, token.q);
+            store_vector(address + D, lane, token.d);
+            if (lane % 16 == 0) {
+                sts(address + BETA, token.beta);
+                sts(address + KQ, token.kq);
+            }
+        }
+    }
+    int slot = s.slot[0];
+#pragma unroll
+    for (u32 t = 1; t < TOKENS; t++) slot = threadIdx.x == t ? s.slot[t] : slot;
+    if (threadIdx.x < TOKENS)
+        sts64(shared + threadIdx.x * TOKEN_BYTES + SLOT,
+              s.live >> threadIdx.x & 1 ? state_address(p, slot, head, first_row) : 0);
+#pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const u32 i = j * THREADS + threadIdx.x;
+        if (i < values) sts(shared + i / ROWS * TOKEN_BYTES + V + i % ROWS * sizeof(float), v[j]);
+    }
+    sync_cta();
+
+    // The row whose sums this lane gets.
+    u32 own = warp * WARP_ROWS + lane % 16 / ROW_LANES * 2 + half;
+    u64 lane_rows = lane_state;
+#pragma unroll 1
+    for (int pass = 0; pass < PASSES; pass++) {
+        float x[PASS_ROWS][LANE_CHANNELS];
+#pragma unroll
+        for (int i = 0; i < PASS_ROWS; i++) unpack_bf16(rows[i], x[i]);
+        if (pass + 1 < PASSES && !fresh) {
+            initial += 2 * PASS_ROWS * ROW_BYTES;
+#pragma unroll
+            for (int i = 0; i < PASS_ROWS; i++) rows[i] = load_state(initial + i * 2 * ROW_BYTES);
+        }
+        u64 out = out_address(p, s.token, head, first_row + own);
+        u32 token = shared;
+#pragma unroll 1
+        for (u32 t = 0; t < s.present; t++) {
+            float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
+            float predicted[PASS_ROWS], read[PASS_ROWS];
+            load_vector(token + D, lane, d);
+            load_vector(token + K, lane, k);
+            load_vector(token + Q, lane, q);
+#pragma unroll
+            for (int i = 0; i < PASS_ROWS; i++) {
+#pragma unroll
+                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
+                predicted[i] = dot(x[i], k);
+                read[i] = dot(x[i], q);
+            }
+            const float v = lds(token + V + own * sizeof(float));
+            const float w = lds(token + BETA) * (v - sum_half(predicted, lane));
+            const float o = fmaf(w, lds(token + KQ), sum_half(read, lane));
+            const u64 slot = lds64(token + SLOT);
+#pragma unroll
+            for (int i = 0; i < PASS_ROWS; i++) {
+                const float row_w = shuffle_from(w, half * 16 + i * ROW_LANES);
+#pragma unroll
+                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, k[c], x[i][c]);
+            }
+            if (slot) {
+#pragma unroll
+                for (int i = 0; i < PASS_ROWS; i++)
+                    store_state(slot + lane_rows + i * 2 * ROW_BYTES, pack_row(x[i]));
+            }
+            if (lane % ROW_LANES == 0) store_bf16(out, slot ? o : 0.0f);
+            token += TOKEN_BYTES;
+            out += (u64)p.value_heads * ROW_BYTES;
+        }
+        own += 2 * PASS_ROWS;
+        lane_rows += 2 * PASS_ROWS * ROW_BYTES;
+    }
+}
