@@ -30,6 +30,9 @@ uint32_t kda_bundle_find_body(const kda_bundle *bundle, const char *name);
 uint32_t kda_bundle_find_target(const kda_bundle *bundle, const char *name);
 uint32_t kda_bundle_find_cubin(const kda_bundle *bundle, uint32_t body, uint32_t target);
 
+// May images of `target` run on compute capability `cc`, 10*major + minor?
+bool kda_target_runs_on(const struct kda_format_target *target, uint32_t cc);
+
 // The verified bytes of cubin `index` in memory from malloc: frame digest, decompression, image digest, in this order.
 kda_status kda_bundle_load(const kda_bundle *bundle, uint32_t index, void **out_data, size_t *out_size, kda_error *err);
 

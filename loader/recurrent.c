@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owns recurrent decode: its operands, what their extents, strides and addresses may be, and the
+// parameters that its bodies take. What the call is has been decided by form.c. Invariant: once the
+// limits have passed, every product of N, T, H, HV and 128*128 fits 64 bits.
+#include <inttypes.h>
+
+#include "loader/error.h"
+#include "loader/form.h"
+#include "loader/launch.h"
+#include "loader/route.h"
+
+enum { Q, K, V, G, BETA, A_LOG, DT_BIAS, STATE, OUT, INDICES, CU_SEQLENS, ACCEPTED, OPERANDS };
+_Static_assert(OPERANDS <= KDA_MAX_OPERANDS, "operands");
+
+#define AT(field) offsetof(kda_recurrent_args, field)
+static const struct kda_operand operands[OPERANDS] = {
+    [Q] = {"q", AT(q), KDA_BF16, 8, false, false},
+    [K] = {"k", AT(k), KDA_BF16, 8, false, false},
+    [V] = {"v", AT(v), KDA_BF16, 2, false, false},
+    [G] = {"g", AT(g), KDA_BF16, 8, false, false},
+    [BETA] = {"beta", AT(beta), KDA_BF16, 2, false, false},
+    [A_LOG] = {"A_log", AT(a_log), KDA_F32, 4, true, false},
+    [DT_BIAS] = {"dt_bias", AT(dt_bias), KDA_F32, 4, true, false},
+    [STATE] = {"state", AT(state), KDA_BF16, 16, false, true},
+    [OUT] = {"out", AT(out), KDA_BF16, 2, false, true},
+    [INDICES] = {"ssm_state_indices", AT(ssm_state_indices), KDA_I32, 4, true, false},
+    [CU_SEQLENS] = {"cu_seqlens", AT(cu_seqlens), KDA_I32, 4, true, false},
+    [ACCEPTED] = {"num_accepted_tokens", AT(num_accepted_tokens), KDA_I32, 4, true, false},
+};
+#undef AT
+
+// ------------------------------------------------------------------------------------------ shapes
+
+static kda_status check_token_shape(const struct kda_form *form, uint32_t operand, int64_t heads,
+                                    kda_error *err)
+{
+    const int64_t rows = form->problem.rows;
+    const bool packed = form->lead == 1;
+    const int64_t extents[2][4] = {{rows, form->tokens, heads, KDA_D},
+                                   {rows * form->tokens, heads, KDA_D}};
+    const uint32_t rank = form->lead + (operand == BETA ? 1 : 2);
+    return kda_operand_shape(
+        &form->call, operand, rank, extents[packed],
+        packed ? "where the first extent is N*T and cu_seqlens has N+1 elements" : "", err);
+}
+
+static kda_status check_shapes(const struct kda_form *form, kda_error *err)
+{
+    const struct kda_call *const call = &form->call;
+    const int64_t rows = form->problem.rows, heads = form->problem.heads,
+                  value_heads = form->problem.value_heads;
+    const int64_t slots = kda_call_tensor(call, STATE)->extent[0];
+    kda_status status;
+    if (slots < 1)
+        return kda_fail(err, KDA_E_SHAPE,
+                        "%s: state shape[0] (num_slots) is %" PRId64 ", must be at least 1",
+                        call->operation, slots);
+    for (uint32_t i = Q; i <= BETA; i++) {
+        status = check_token_shape(form, i, i == Q || i == K ? heads : value_heads, err);
+        if (status != KDA_OK) return status;
+    }
+    status = check_token_shape(form, OUT, value_heads, err);
+    if (status != KDA_OK) return status;
+    status = kda_operand_shape(call, STATE, 4, (const int64_t[]){slots, value_heads, KDA_D, KDA_D},
+                               "", err);
+    if (status != KDA_OK) return status;
+
+    const kda_tensor *const indices = kda_call_tensor(call, INDICES);
+    if (kda_tensor_given(indices)) {
+        const bool flat = form->tokens == 1 && indices->rank == 1;
+        status = kda_operand_shape(
+            call, INDICES, flat ? 1 : 2, (const int64_t[]){rows, form->tokens},
+            form->tokens == 1 ? "shape[0] is N (1D or 2D)" : "2D with shape[0] = N, shape[1] = T",
+            err);
+        if (status != KDA_OK) return status;
+    } else if (slots < rows * form->tokens) {
+        return kda_fail(err, KDA_E_SHAPE,
+                        "%s: state has num_slots = %" PRId64
+                        ", default indices need at least N*T = %" PRId64,
+                        call->operation, slots, rows * form->tokens);
+    }
+    if (kda_tensor_given(kda_call_tensor(call, CU_SEQLENS))) {
+        status = kda_operand_shape(call, CU_SEQLENS, 1, (const int64_t[]){rows + 1}, "N+1", err);
+        if (status != KDA_OK) return status;
+    }
+    if (kda_tensor_given(kda_call_tensor(call, ACCEPTED))) {
+        status = kda_operand_shape(call, ACCEPTED, 1, (const int64_t[]){rows}, "N", err);
+        if (status != KDA_OK) return status;
+    }
+    if (!kda_tensor_given(kda_call_tensor(call, A_LOG))) return KDA_OK;
+    status = kda_operand_least(call, A_LOG, heads, err);
+    return status == KDA_OK ? kda_operand_least(call, DT_BIAS, heads * KDA_D, err) : status;
+}
+
+// ----------------------------------------------------------------------------------------- strides
+
+// A token tensor whose token stride is free, but for `least` and `multiple`.
+static kda_status check_token_stride(const struct kda_form *form, uint32_t operand, int64_t least,
+                                     int64_t multiple, kda_error *err)
+{
+    const struct kda_call *const call = &form->call;
+    kda_status status = kda_operand_compact(call, operand, form->lead, err);
+    if (status != KDA_OK) return status;
+    status = kda_operand_pitch(call, operand, form->token_dim, least, multiple, err);
+    if (status != KDA_OK || form->token_dim == 0) return status;
+    // Rows follow each other as tokens do. The range check has bounded the product.
+    const int64_t *const stride = kda_call_tensor(call, operand)->stride;
+    if (stride[0] == form->tokens * stride[1]) return KDA_OK;
+    return kda_fail(
+        err, KDA_E_STRIDE, "%s: %s stride[0] is %" PRId64 ", must be T*stride[1] = %" PRId64,
+        call->operation, call->operands[operand].name, stride[0], form->tokens * stride[1]);
+}
+
+static kda_status check_strides(const struct kda_form *form, kda_error *err)
+{
+    const struct kda_call *const call = &form->call;
+    const int64_t keys = form->problem.heads * KDA_D, values = form->problem.value_heads * KDA_D;
+    const bool free_strides = form->body_flags & KDA_BODY_TOKEN_STRIDES;
+    kda_status status = KDA_OK;
+    for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++) {
+        if (!kda_tensor_given(kda_call_tensor(call, i))) continue;
+        if (i == STATE) {
+            status = kda_operand_compact(call, i, 1, err);
+            if (status == KDA_OK) status = kda_operand_pitch(call, i, 0, values * KDA_D, 8, err);
+        } else if (i == BETA && free_strides) {
+            status = check_token_stride(form, i, form->problem.value_heads, 1, err);
+        } else if (i == G || (i < G && free_strides)) {
+            status = check_token_stride(form, i, i == Q || i == K ? keys : values, 4, err);
+        } else {
+            status = kda_operand_compact(call, i, 0, err);
+        }
+    }
+    return status;
+}
+
+// ---------------------------------------------------------------------------------------- the call
+
+static unsigned long long address(const kda_tensor *tensor)
+{
+    return (unsigned long long)(uintptr_t)tensor->data;
+}
+
+static void fill(const struct kda_form *form, const kda_recurrent_args *args,
+                 struct kda_recurrent_params *out)
+{
+    const uint32_t dim = form->token_dim;
+    *out = (struct kda_recurrent_params){
+        .q = address(&args->q),
+        .k = address(&args->k),
+        .v = address(&args->v),
+        .g = address(&args->g),
+        .beta = address(&args->beta),
+        .a_log = address(&args->a_log),
+        .dt_bias = address(&args->dt_bias),
+        .state = address(&args->state),
+        .out = address(&args->out),
+        .cu_seqlens = address(&args->cu_seqlens),
+        .indices = address(&args->ssm_state_indices),
+        .accepted = form->tokens > 1 ? address(&args->num_accepted_tokens) : 0,
+        .q_stride = args->q.stride[dim],
+        .k_stride = args->k.stride[dim],
+        .v_stride = args->v.stride[dim],
+        .g_stride = args->g.stride[dim],
+        .beta_stride = args->beta.stride[dim],
+        .slot_stride = args->state.stride[0],
+        .tok = form->problem.rows * form->tokens,
+        .num_slots = (int)args->state.extent[0],
+        .rows = (int)form->problem.rows,
+        .heads = (int)form->problem.heads,
+        .value_heads = (int)form->problem.value_heads,
+        .beta_is_logit = args->beta_is_logit,
+        .scale = args->scale,
+        .lower_bound = args->lower_bound,
+    };
+}
+
+// All that can be refused before the image is needed.
+static kda_status validate(kda_context *context, const kda_recurrent_args *args, const char *body,
+                           const char *target, struct kda_launch *out, kda_error *err)
+{
+    static const char operation[] = "recurrent";
+    if (!context || !args)
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
+                        context ? "args" : "context");
+    if (kda_context_forked(context))
+        return kda_fail(err, KDA_E_FORKED,
+                        "%s: the process is a fork of the one that made the context", operation);
+
+    struct kda_form form = {
+        .call = {operation, operands, OPERANDS, args},
+        .problem = {.op = KDA_OP_RECURRENT, .body = body, .target = target},
+    };
+    struct kda_range ranges[OPERANDS];
+    struct kda_choice choice;
+    kda_status status = kda_form_check(context, args, &form, err);
+    const int64_t slots = args->state.extent[0];
+    if (status == KDA_OK) status = kda_launch_limits(context, &form.problem, slots, &choice, err);
+    if (status == KDA_OK) status = kda_call_ranges(&form.call, ranges, err);
+    if (status == KDA_OK) status = check_shapes(&form, err);
+    if (status == KDA_OK) status = check_strides(&form, err);
+    if (status == KDA_OK) status = kda_call_alignments(&form.call, err);
+    if (status == KDA_OK) status = kda_call_overlaps(&form.call, ranges, err);
+    if (status == KDA_OK)
+        status =
+            kda_launch_describe(context, operation, &form.problem, &choice, args->flags, out, err);
+    if (status != KDA_OK) return status;
+    fill(&form, args, &out->params);
+    return KDA_OK;
+}
+
+kda_status kda_recurrent(kda_context *context, const kda_recurrent_args *args, CUstream stream,
+                         kda_error *err)
+{
+    struct kda_launch launch;
+    const kda_status status = validate(context, args, NULL, NULL, &launch, err);
+    return status == KDA_OK ? kda_launch_now(&launch, stream, err) : status;
+}
+
+kda_status kda_recurrent_plan(kda_context *context, const kda_recurrent_args *args,
+                              const char *body, const char *target, kda_plan *out, kda_error *err)
+{
+    if (!out) return kda_fail(err, KDA_E_ARGUMENT, "recurrent: out is null, it is mandatory");
+    struct kda_launch launch = {0};
+    const kda_status status = validate(context, args, body, target, &launch, err);
+    return status == KDA_OK ? kda_launch_plan(&launch, out, err) : status;
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owns the tensor rules that tensor.h lists, and the wording of their messages. Knows no operation:
+// what is allowed comes in as an operand table and numbers. Invariant: no rule computes with an
+// unchecked product of caller's numbers.
+#include "loader/tensor.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "loader/checked.h"
+#include "loader/error.h"
+
+static const struct {
+    const char *name;
+    int64_t size;
+} types[] = {
+    [KDA_BF16] = {"bf16", 2}, [KDA_F32] = {"f32", 4}, [KDA_I32] = {"i32", 4},
+    [KDA_F16] = {"f16", 2},   [KDA_I64] = {"i64", 8},
+};
+
+static const char *type_name(kda_dtype type)
+{
+    const size_t i = (size_t)type;
+    return i < sizeof(types) / sizeof(types[0]) && types[i].name ? types[i].name : "unknown";
+}
+
+// "[4,16,128]" in a buffer of at least 96 bytes.
+static const char *extents_text(uint32_t rank, const int64_t *extents, char *out, size_t size)
+{
+    size_t used = 0;
+    for (uint32_t i = 0; i < rank && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%c%" PRId64, i ? ',' : '[', extents[i]);
+    if (used < size) (void)snprintf(out + used, size - used, "]");
+    return out;
+}
+
+kda_status kda_call_present(const struct kda_call *call, kda_error *err)
+{
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        if (kda_tensor_given(tensor)) {
+            if (tensor->rank < 1 || tensor->rank > KDA_MAX_RANK)
+                return kda_fail(err, KDA_E_ARGUMENT, "%s: %s has rank %u, must be 1 to %d",
+                                call->operation, operand->name, tensor->rank, KDA_MAX_RANK);
+        } else if (!operand->optional) {
+            return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null, it is mandatory", call->operation,
+                            operand->name);
+        } else if (tensor->rank) {
+            return kda_fail(err, KDA_E_ARGUMENT,
+                            "%s: %s is null but has rank %u, an omitted tensor must be all zero",
+                            call->operation, operand->name, tensor->rank);
+        }
+    }
+    return KDA_OK;
+}
+
+kda_status kda_call_types(const struct kda_call *call, kda_error *err)
+{
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        if (kda_tensor_given(tensor) && tensor->dtype != operand->type)
+            return kda_fail(err, KDA_E_TYPE, "%s: %s has type %s (%d), must be %s", call->operation,
+                            operand->name, type_name(tensor->dtype), (int)tensor->dtype,
+                            type_name(operand->type));
+    }
+    return KDA_OK;
+}
+
+// Elements from the first to past the last one, 0 if there are none. True when it does not fit.
+static bool span_overflows(const kda_tensor *tensor, int64_t *out)
+{
+    bool overflow = false, empty = false;
+    int64_t span = 1;
+    for (uint32_t i = 0; i < tensor->rank; i++) {
+        int64_t steps = 0, step = 0;
+        empty |= tensor->extent[i] <= 0;
+        overflow |= kda_add_overflows(tensor->extent[i], -1, &steps);
+        overflow |= kda_mul_overflows(steps, tensor->stride[i], &step);
+        overflow |= kda_add_overflows(span, step, &span);
+    }
+    // A negative stride is refused later; until then it spans nothing.
+    *out = empty || span < 0 ? 0 : span;
+    return overflow;
+}
+
+kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err)
+{
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        const uint64_t begin = (uint64_t)(uintptr_t)tensor->data;
+        out[i] = (struct kda_range){begin, begin};
+        if (!begin) continue;
+        int64_t span = 0, bytes = 0;
+        bool overflow = span_overflows(tensor, &span);
+        overflow |= kda_mul_overflows(span, types[operand->type].size, &bytes);
+        overflow |= kda_uadd_overflows(begin, (uint64_t)bytes, &out[i].end);
+        if (overflow) {
+            char extents[96], strides[96];
+            return kda_fail(err, KDA_E_LIMIT,
+                            "%s: the byte range of %s overflows 64 bits: extents %s, strides %s",
+                            call->operation, operand->name,
+                            extents_text(tensor->rank, tensor->extent, extents, sizeof(extents)),
+                            extents_text(tensor->rank, tensor->stride, strides, sizeof(strides)));
+        }
+    }
+    return KDA_OK;
+}
+
+kda_status kda_call_alignments(const struct kda_call *call, kda_error *err)
+{
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const uintptr_t address = (uintptr_t)kda_call_tensor(call, i)->data;
+        const uintptr_t excess = address & (operand->alignment - 1U);
+        if (excess)
+            return kda_fail(err, KDA_E_ALIGNMENT,
+                            "%s: the address of %s modulo %u is %u, must be 0", call->operation,
+                            operand->name, operand->alignment, (unsigned)excess);
+    }
+    return KDA_OK;
+}
+
+kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
+                             kda_error *err)
+{
+    for (uint32_t i = 0; i < call->count; i++) {
+        if (!call->operands[i].written) continue;
+        const struct kda_range mine = ranges[i];
+        for (uint32_t j = 0; j < call->count; j++) {
+            const struct kda_range other = ranges[j];
+            if (j == i || mine.begin >= other.end || other.begin >= mine.end) continue;
+            return kda_fail(err, KDA_E_OVERLAP,
+                            "%s: %s [0x%" PRIx64 ", 0x%" PRIx64 ") overlaps %s [0x%" PRIx64
+                            ", 0x%" PRIx64 "), they must be disjoint",
+                            call->operation, call->operands[i].name, mine.begin, mine.end,
+                            call->operands[j].name, other.begin, other.end);
+        }
+    }
+    return KDA_OK;
+}
+
+kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t rank,
+                             const int64_t *extents, const char *note, kda_error *err)
+{
+    const kda_tensor *const tensor = kda_call_tensor(call, i);
+    bool same = tensor->rank == rank;
+    for (uint32_t j = 0; same && j < rank; j++) same = tensor->extent[j] == extents[j];
+    if (same) return KDA_OK;
+    char found[96], wanted[96];
+    return kda_fail(err, KDA_E_SHAPE, "%s: %s has shape %s, must be %s%s%s", call->operation,
+                    call->operands[i].name,
+                    extents_text(tensor->rank, tensor->extent, found, sizeof(found)),
+                    extents_text(rank, extents, wanted, sizeof(wanted)), *note ? ", " : "", note);
+}
+
+kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t elements,
+                             kda_error *err)
+{
+    const kda_tensor *const tensor = kda_call_tensor(call, i);
+    int64_t count = tensor->extent[0];
+    if (tensor->rank == 2 && kda_mul_overflows(count, tensor->extent[1], &count))
+        return kda_fail(err, KDA_E_LIMIT,
+                        "%s: the element count of %s, %" PRId64 " * %" PRId64 ", overflows 64 bits",
+                        call->operation, call->operands[i].name, tensor->extent[0],
+                        tensor->extent[1]);
+    if (tensor->rank <= 2 && tensor->extent[0] > 0 && count >= elements) return KDA_OK;
+    char found[96];
+    return kda_fail(err, KDA_E_SHAPE,
+                    "%s: %s has shape %s, must be of rank 1 or 2 with at least %" PRId64
+                    " elements",
+                    call->operation, call->operands[i].name,
+                    extents_text(tensor->rank, tensor->extent, found, sizeof(found)), elements);
+}
+
+kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
+                               kda_error *err)
+{
+    const kda_tensor *const tensor = kda_call_tensor(call, i);
+    int64_t compact = 1;
+    for (uint32_t j = tensor->rank; j-- > inner;) {
+        if (tensor->stride[j] != compact)
+            return kda_fail(err, KDA_E_STRIDE, "%s: %s stride[%u] is %" PRId64 ", must be %" PRId64,
+                            call->operation, call->operands[i].name, j, tensor->stride[j], compact);
+        if (j > inner && kda_mul_overflows(compact, tensor->extent[j], &compact))
+            return kda_fail(err, KDA_E_LIMIT, "%s: the extents of %s overflow 64 bits",
+                            call->operation, call->operands[i].name);
+    }
+    for (uint32_t j = 0; j < inner; j++) {
+        if (tensor->stride[j] < 1)
+            return kda_fail(err, KDA_E_STRIDE,
+                            "%s: %s stride[%u] is %" PRId64 ", must be at least 1", call->operation,
+                            call->operands[i].name, j, tensor->stride[j]);
+    }
+    return KDA_OK;
+}
+
+kda_status kda_operand_pitch(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t least,
+                             int64_t multiple, kda_error *err)
+{
+    const int64_t stride = kda_call_tensor(call, i)->stride[dim];
+    if (stride >= least && !(stride & (multiple - 1))) return KDA_OK;
+    return kda_fail(err, KDA_E_STRIDE,
+                    "%s: %s stride[%u] is %" PRId64 ", must be at least %" PRId64
+                    " and a multiple of %" PRId64,
+                    call->operation, call->operands[i].name, dim, stride, least, multiple);
+}
