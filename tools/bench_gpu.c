@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+// kda-bench gpu: owns the measurement. A number is the median over replays of one CUDA graph of
+// many calls, each on memory that is not in the L2, divided by the number of calls. The floor of a
+// shape is measured in the same way, just before its bodies, as the best of several grids.
+#include <fnmatch.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench_pool.h"
+#include "tools/floor.h"
+
+static const char usage[] =
+    "usage: kda-bench gpu [options]\n"
+    "Times every body at every shape of the standard table on device 0, beside a kernel that only\n"
+    "moves the state: the floor. On the soft device --quick is implied and times say nothing.\n"
+    "what runs\n"
+    "  --bundle FILE   images to use; default: the bundle linked in\n"
+    "  --target NAME   images of this target only; default: as the device prefers\n"
+    "  --op KIND       precomputed, lower_bound, softplus, packed; recurrent: the first three\n"
+    "  --tokens T      shapes with T tokens per row\n"
+    "  --rows N        shapes with N rows\n"
+    "  --shape KIND,T,N,H,HV  this shape instead of the standard ones; may be repeated\n"
+    "  --body PATTERN  bodies whose names match, * and ? allowed\n"
+    "  --routed        bodies that CC 10.0 or CC 10.3 is routed to, for the SM count of the device\n"
+    "  --quick         the least shape of each kind and T, few calls\n"
+    "  --pdl           ask for programmatic dependent launch; the floor stays without it\n"
+    "  --pool GIB      memory for states (16)\n"
+    "  --replays N     replays that the median is over (7)\n"
+    "what comes out\n"
+    "  --against FILE  compare time over floor with a stored table\n"
+    "  --tsv FILE      the rows as a table that --against reads\n"
+    "  --json FILE     the rows for programs\n"
+    "  --plot FILE     time over floor as SVG\n"
+    "Columns: x is us / floor us; GB/s counts one read and T writes of each state; gain is the\n"
+    "table's x over ours.\n"
+    "Exit status: 0 done, 1 a routed body is over 2 % slower than the table or there is no usable\n"
+    "device, 2 wrong usage or a file that cannot be read or written.\n";
+
+enum { MAX_CALLS = 96, LARGE_CALLS = 48, MAX_REPLAYS = 101 };
+static const double large = 32e6;        // bytes of a call from which LARGE_CALLS are enough
+static const size_t flushed = 200 << 20;  // read, and written, between two replays
+static const unsigned splits[] = {1, 2, 4, 8, 16};
+
+struct options {
+    const char *bundle, *target, *op, *body, *against, *tsv, *json, *plot;
+    int64_t tokens, rows, pool, replays;
+    bool quick, pdl, routed;
+    struct bench_shapes shapes;
+};
+
+struct gpu {
+    struct machine machine;
+    kda_bundle *bundle, *routes;  // routes: the default bundle, for what Blackwell is routed to
+    kda_context *context;
+    CUstream stream;
+    CUmodule module;
+    CUfunction floor;
+    struct bench_pool pool;
+    CUdeviceptr flush_slots;
+    int64_t flush_rows;
+    CUevent events[2 * MAX_REPLAYS];
+    struct bench_call calls[MAX_CALLS];
+    kda_plan plans[MAX_CALLS];
+    int replays;
+};
+
+// ------------------------------------------------------------------------------------------- floor
+
+#define KDA_TARGET(name, floor, ccs)                                                               \
+    extern const uint8_t kda_floor_##name##_begin[] __attribute__((visibility("hidden")));
+#include "manifest/targets.inc"
+#undef KDA_TARGET
+
+#define KDA_CCS(...)                                                                               \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+static const struct {
+    const uint8_t *image;
+    int driver, ccs[4];
+} floors[] = {
+#define KDA_TARGET(name, floor, ccs) {kda_floor_##name##_begin, floor, ccs},
+#include "manifest/targets.inc"
+#undef KDA_TARGET
+};
+#undef KDA_CCS
+
+static bool load_floor(struct gpu *gpu)
+{
+    const int cc = 10 * gpu->machine.cc_major + gpu->machine.cc_minor;
+    for (size_t i = 0; i < sizeof floors / sizeof *floors; i++)
+        for (size_t j = 0; j < sizeof floors->ccs / sizeof *floors->ccs; j++) {
+            if (floors[i].ccs[j] != cc || floors[i].driver > gpu->machine.cuda_version) continue;
+            MACHINE_CALL(&gpu->machine, cuModuleLoadData, &gpu->module, floors[i].image);
+            MACHINE_CALL(&gpu->machine, cuModuleGetFunction, &gpu->floor, gpu->module, "kda_floor");
+            return true;
+        }
+    fprintf(stderr, "kda-bench: no floor kernel for CC %d.%d\n", cc / 10, cc % 10);
+    return false;
+}
+
+static void launch_floor(const struct gpu *gpu, const struct bench_shape *shape, unsigned split,
+                         CUdeviceptr slots)
+{
+    struct kda_floor_params params = {.state = gpu->pool.state,
+                                      .slots = slots,
+                                      .slot_stride = shape->value_heads * 128 * 128 * 2,
+                                      .tokens = (int)shape->tokens,
+                                      .heads = (int)shape->value_heads};
+    void *arguments[] = {&params};
+    MACHINE_CALL(&gpu->machine, cuLaunchKernel, gpu->floor, (unsigned)shape->value_heads * split,
+                 (unsigned)shape->rows, 1, KDA_FLOOR_THREADS, 1, 1, 0, gpu->stream, arguments,
+                 NULL);
+}
+
+// ----------------------------------------------------------------------------------------- measure
+
+// Moves states that the next replay does not use through the L2, which leaves it as a run of other
+// layers would: full of other slots.
+static void begin_flush(struct gpu *gpu, const struct bench_shape *shape)
+{
+    const size_t slot = (size_t)shape->value_heads * 128 * 128 * 2;
+    int64_t rows = (int64_t)((flushed + slot - 1) / slot);
+    if (rows > gpu->pool.num_slots) rows = gpu->pool.num_slots;
+    if (rows > KDA_ROWS_MAX) rows = KDA_ROWS_MAX;
+    gpu->flush_rows = gpu->machine.soft ? 0 : rows;
+    if (!gpu->flush_rows) return;
+    int32_t *slots = bench_memory((size_t)rows, sizeof *slots);
+    bench_pool_slots(&gpu->pool, rows, slots);
+    machine_put(&gpu->machine, gpu->flush_slots, slots, (size_t)rows * sizeof *slots);
+    free(slots);
+}
+
+static void flush(const struct gpu *gpu, const struct bench_shape *shape)
+{
+    if (!gpu->flush_rows) return;
+    const struct bench_shape all = {
+        .tokens = 1, .rows = gpu->flush_rows, .value_heads = shape->value_heads};
+    launch_floor(gpu, &all, 1, gpu->flush_slots);
+}
+
+// Microseconds per call. `body` NULL: the floor, cut into `split` CTAs per head. False: no image of
+// the body serves here.
+static bool measure(struct gpu *gpu, const struct bench_shape *shape, const char *body,
+                    const struct options *options, unsigned split, double *out)
+{
+    const struct machine *machine = &gpu->machine;
+    kda_error err;
+    int count = bench_bytes(shape) < large ? MAX_CALLS : LARGE_CALLS;
+    if (machine->soft) count = 2;
+    begin_flush(gpu, shape);
+    bench_pool_calls(&gpu->pool, shape, options->pdl ? KDA_FLAG_PDL : 0, count, gpu->calls);
+    for (int i = 0; i < count && body; i++) {
+        kda_status status = bench_plan(gpu->context, &gpu->calls[i], body, options->target,
+                                       &gpu->plans[i], &err);
+        if (status == KDA_E_UNSUPPORTED || status == KDA_E_NO_ROUTE || status == KDA_E_LIMIT)
+            return false;
+        if (status) bench_die(&err);
+    }
+    machine_capture(machine, gpu->stream);
+    for (int i = 0; i < count; i++) {
+        if (!body)
+            launch_floor(gpu, shape, split, gpu->calls[i].indices);
+        else if (kda_plan_launch(&gpu->plans[i], gpu->stream, &err))
+            bench_die(&err);
+    }
+    struct machine_graph graph = machine_captured(machine, gpu->stream);
+    if (graph.nodes != (size_t)count) {
+        fprintf(stderr, "kda-bench: %d calls made %zu graph nodes\n", count, graph.nodes);
+        exit(BENCH_FINDING);
+    }
+    if (!machine->soft) machine_replay(machine, &graph, gpu->stream);
+    for (int i = 0; i < gpu->replays; i++) {
+        flush(gpu, shape);
+        MACHINE_CALL(machine, cuEventRecord, gpu->events[2 * i], gpu->stream);
+        machine_replay(machine, &graph, gpu->stream);
+        MACHINE_CALL(machine, cuEventRecord, gpu->events[2 * i + 1], gpu->stream);
+    }
+    machine_sync(machine, gpu->stream);
+    double times[MAX_REPLAYS];
+    for (int i = 0; i < gpu->replays; i++) {
+        float milliseconds = 0;
+        MACHINE_CALL(machine, cuEventElapsedTime, &milliseconds, gpu->events[2 * i],
+                     gpu->events[2 * i + 1]);
+        times[i] = (double)milliseconds * 1e3 / count;
+    }
+    machine_graph_close(machine, &graph);
+    *out = bench_median(times, (size_t)gpu->replays);
+    return true;
+}
+
+static double measure_floor(struct gpu *gpu, const struct bench_shape *shape,
+                            const struct options *options)
+{
+    double best = 0;
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        double us;
+        if (measure(gpu, shape, NULL, options, splits[i], &us) && (best <= 0 || us < best))
+            best = us;
+    }
+    return best;
+}
+
+static void measure_shape(struct gpu *gpu, const struct bench_shape *shape,
+                          const struct options *options, const struct bench_rows *table,
+                          struct bench_rows *out)
+{
+    if (!bench_pool_begin(&gpu->pool, shape)) {
+        fprintf(stderr, "kda-bench: %s, %lld rows: more states than the pool holds, see --pool\n",
+                shape->kind->name, (long long)shape->rows);
+        return;
+    }
+    double floor_us = 0;
+    for (uint32_t i = 0; i < gpu->bundle->body_count; i++) {
+        const struct kda_format_body *body = &gpu->bundle->bodies[i];
+        const char *name = gpu->bundle->strings + body->name;
+        struct bench_row row = {.shape = *shape};
+        if (!bench_serves(body, shape)) continue;
+        if (options->body && fnmatch(options->body, name, 0) != 0) continue;
+        snprintf(row.body, sizeof row.body, "%s", name);
+        const int sms = gpu->machine.sm_count;
+        row.routed_sm100a = bench_routed(gpu->routes, shape, name, 100, sms);
+        row.routed_sm103a = bench_routed(gpu->routes, shape, name, 103, sms);
+        if (options->routed && !row.routed_sm100a && !row.routed_sm103a) continue;
+        if (floor_us <= 0) floor_us = measure_floor(gpu, shape, options);
+        row.floor_us = floor_us;
+        if (!measure(gpu, shape, name, options, 0, &row.us)) continue;
+        const struct bench_row *known = bench_find(table, &row);
+        if (known) row.peer = bench_over_floor(known);
+        bench_print_row(&row, options->against);
+        bench_rows_add(out, &row);
+    }
+}
+
+// -------------------------------------------------------------------------------------------- main
+
+static bool open_gpu(const struct options *options, const struct bench_shapes *shapes,
+                     struct gpu *out)
+{
+    kda_error err;
+    const char *reason = machine_open(&out->machine, 0, 0);
+    if (reason) {
+        fprintf(stderr, "kda-bench: %s\n", reason);
+        return false;
+    }
+    if (bench_open(options->bundle, &out->bundle, &err) ||
+        kda_bundle_open_builtin(&out->routes, &err) ||
+        kda_context_create(out->bundle, out->machine.context, NULL, &out->context, &err))
+        bench_die(&err);
+    const kda_device device = kda_context_device(out->context);
+    printf("device  %s%s, CC %d.%d, %d SMs, CUDA %d.%d\n", out->machine.name,
+           out->machine.soft ? " (soft device: times say nothing of a GPU)" : "", device.cc_major,
+           device.cc_minor, device.sm_count, device.cuda_version / 1000,
+           device.cuda_version % 1000 / 10);
+    if (!load_floor(out)) return false;
+    bench_loads(options->bundle);
+    printf("\n");
+    out->stream = machine_stream(&out->machine);
+    const bool small = options->quick || out->machine.soft;
+    out->replays = out->machine.soft ? 1 : (int)options->replays;
+    for (int i = 0; i < 2 * out->replays; i++)
+        MACHINE_CALL(&out->machine, cuEventCreate, &out->events[i], 0);
+    out->flush_slots = machine_alloc(&out->machine, KDA_ROWS_MAX * sizeof(int32_t));
+    bench_pool_open(&out->machine, out->machine.soft ? 64u << 20 : (size_t)options->pool << 30,
+                    small ? 0 : 256u << 20, shapes, &out->pool);
+    return true;
+}
+
+static void close_gpu(struct gpu *gpu)
+{
+    for (int i = 0; i < 2 * gpu->replays; i++)
+        MACHINE_CALL(&gpu->machine, cuEventDestroy, gpu->events[i]);
+    bench_pool_close(&gpu->pool);
+    machine_free(&gpu->machine, gpu->flush_slots);
+    machine_stream_close(&gpu->machine, gpu->stream);
+    MACHINE_CALL(&gpu->machine, cuModuleUnload, gpu->module);
+    kda_context_close(&gpu->context);
+    kda_bundle_close(&gpu->bundle);
+    kda_bundle_close(&gpu->routes);
+    machine_close(&gpu->machine);
+}
+
+static bool wanted(const struct options *options, const struct bench_shape *shape)
+{
+    const bool op = !options->op || !strcmp(options->op, shape->kind->name) ||
+                    (!strcmp(options->op, "recurrent") && shape->kind->op == KDA_OP_RECURRENT);
+    return op && (!options->tokens || options->tokens == shape->tokens) &&
+           (!options->rows || options->rows == shape->rows);
+}
+
+static kda_status write_files(const struct options *options, const struct gpu *gpu,
+                              const struct bench_rows *rows, kda_error *err)
+{
+    uint8_t id[32];
+    char hex[65];
+    kda_bundle_id(gpu->bundle, id);
+    for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", id[i]);
+    const struct bench_device device = {
+        .name = gpu->machine.name,
+        .bundle_id = hex,
+        .cc = 10 * gpu->machine.cc_major + gpu->machine.cc_minor,
+        .sm_count = gpu->machine.sm_count,
+        .cuda_version = gpu->machine.cuda_version,
+        .soft = gpu->machine.soft,
+        .pdl = options->pdl,
+    };
+    kda_status status = KDA_OK;
+    if (options->tsv) status = bench_write_tsv(options->tsv, rows, err);
+    if (!status && options->json) status = bench_write_json(options->json, rows, &device, err);
+    if (!status && options->plot) status = bench_write_plot(options->plot, rows, &device, err);
+    return status;
+}
+
+static bool parse_number(const char *text, int64_t most, int64_t *out)
+{
+    char *end;
+    *out = strtoll(text, &end, 10);
+    return *text && !*end && *out >= 1 && *out <= most;
+}
+
+static bool known_op(const char *op) { return bench_kind_find(op) || !strcmp(op, "recurrent"); }
+
+// -1: go on; else the exit status.
+static int read_options(int argc, char **argv, struct options *out)
+{
+    enum { BUNDLE = 256, TARGET, OP, TOKENS, ROWS, SHAPE, BODY, ROUTED, QUICK, PDL };
+    enum { POOL = 512, REPLAYS, AGAINST, TSV, JSON, PLOT };
+    static const struct option names[] = {
+        {"bundle", required_argument, NULL, BUNDLE},   {"target", required_argument, NULL, TARGET},
+        {"op", required_argument, NULL, OP},           {"tokens", required_argument, NULL, TOKENS},
+        {"rows", required_argument, NULL, ROWS},       {"shape", required_argument, NULL, SHAPE},
+        {"body", required_argument, NULL, BODY},       {"routed", no_argument, NULL, ROUTED},
+        {"quick", no_argument, NULL, QUICK},           {"pdl", no_argument, NULL, PDL},
+        {"pool", required_argument, NULL, POOL},       {"replays", required_argument, NULL, REPLAYS},
+        {"against", required_argument, NULL, AGAINST}, {"tsv", required_argument, NULL, TSV},
+        {"json", required_argument, NULL, JSON},       {"plot", required_argument, NULL, PLOT},
+        {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
+    };
+    bool good = true;
+    int option;
+    while (good && (option = getopt_long(argc, argv, "h", names, NULL)) != -1) {
+        switch (option) {
+        case BUNDLE: out->bundle = optarg; break;
+        case TARGET: out->target = optarg; break;
+        case OP: good = known_op(out->op = optarg); break;
+        case TOKENS: good = parse_number(optarg, 16, &out->tokens); break;
+        case ROWS: good = parse_number(optarg, KDA_ROWS_MAX, &out->rows); break;
+        case SHAPE: good = bench_shapes_add(&out->shapes, optarg); break;
+        case BODY: out->body = optarg; break;
+        case ROUTED: out->routed = true; break;
+        case QUICK: out->quick = true; break;
+        case PDL: out->pdl = true; break;
+        case POOL: good = parse_number(optarg, 1 << 20, &out->pool); break;
+        case REPLAYS: good = parse_number(optarg, MAX_REPLAYS, &out->replays); break;
+        case AGAINST: out->against = optarg; break;
+        case TSV: out->tsv = optarg; break;
+        case JSON: out->json = optarg; break;
+        case PLOT: out->plot = optarg; break;
+        case 'h': fputs(usage, stdout); return BENCH_OK;
+        default: good = false;
+        }
+    }
+    if (good && optind == argc) return -1;
+    fputs(usage, stderr);
+    return BENCH_USAGE;
+}
+
+static int run(struct options *options, const struct bench_rows *table)
+{
+    static struct gpu gpu;  // too large for a stack
+    kda_error err;
+    struct bench_rows rows = {.count = 0};
+    if (!options->shapes.count) {
+        // Whether there is a GPU is known only after opening it: a soft library is looked for here.
+        struct machine probe;
+        const char *reason = machine_open(&probe, 0, 0);
+        if (!reason) {
+            options->quick |= probe.soft;
+            machine_close(&probe);
+        }
+        options->shapes = bench_shapes_standard(options->quick);
+    }
+    struct bench_shapes *shapes = &options->shapes;
+    size_t kept = 0;
+    for (size_t i = 0; i < shapes->count; i++)
+        if (wanted(options, &shapes->shapes[i])) shapes->shapes[kept++] = shapes->shapes[i];
+    shapes->count = kept;
+    if (!open_gpu(options, shapes, &gpu)) return BENCH_FINDING;
+    bench_print_head(options->against);
+    for (size_t i = 0; i < shapes->count; i++)
+        measure_shape(&gpu, &shapes->shapes[i], options, table, &rows);
+    int slower = bench_print_summary(&rows, options->against);
+    int exit_status = BENCH_OK;
+    if (slower && !gpu.machine.soft) {
+        printf("%d routed rows are over 2 %% slower than the table\n", slower);
+        exit_status = BENCH_FINDING;
+    }
+    if (!rows.count) {
+        fprintf(stderr, "kda-bench: nothing was measured: no body or image for what was asked\n");
+        exit_status = BENCH_FINDING;
+    }
+    if (write_files(options, &gpu, &rows, &err)) {
+        fprintf(stderr, "kda-bench: %s\n", err.text);
+        exit_status = BENCH_USAGE;
+    }
+    bench_rows_free(&rows);
+    close_gpu(&gpu);
+    return exit_status;
+}
+
+int bench_gpu(int argc, char **argv)
+{
+    struct options options = {.pool = 16, .replays = 7};
+    struct bench_rows table = {.count = 0};
+    kda_error err;
+    int status = read_options(argc, argv, &options);
+    if (status < 0 && options.against && bench_read_tsv(options.against, &table, &err)) {
+        fprintf(stderr, "kda-bench: %s\n", err.text);
+        status = BENCH_USAGE;
+    }
+    if (status < 0) status = run(&options, &table);
+    bench_rows_free(&table);
+    bench_shapes_free(&options.shapes);
+    return status;
+}
