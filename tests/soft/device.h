@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a frozen body sees when it is compiled for the CPU: force-included before it, with KDA_SOFT_DEVICE defined. The
-// prelude's helpers have a host definition each, and those call the few primitives below. `site` is the source line of
-// the collective: all threads that take part must come from the same one, or the launch fails with lane numbers.
+// What a frozen body sees when it is compiled for the CPU: force-included before it, with
+// KDA_SOFT_DEVICE defined. The prelude's helpers have a host definition each, and those call the
+// few primitives below. `site` is the source line of the collective: all threads that take part
+// must come from the same one, or the launch fails with lane numbers.
 #ifndef KDA_TESTS_SOFT_DEVICE_H
 #define KDA_TESTS_SOFT_DEVICE_H
 
@@ -16,25 +17,33 @@
 #define __grid_constant__
 #define __restrict__
 
-struct soft_dim {
-    unsigned x, y, z;
-};
+#ifdef __cplusplus
 extern "C" {
+#endif
+
+typedef struct soft_dim {
+    unsigned x, y, z;
+} soft_dim;
 soft_dim soft_thread_index(void);
 soft_dim soft_block_index(void);
 soft_dim soft_grid_size(void);
 soft_dim soft_block_size(void);
 
-// The value that `source` (a lane of the caller's warp) passed to the same collective. All 32 lanes take part.
+// The value that `source` (a lane of the caller's warp) passed to the same collective. All 32 lanes
+// take part.
 unsigned soft_shuffle(unsigned value, unsigned source, int site);
 void soft_sync_warp(int site);
 void soft_sync_cta(int site);
 
-// Global memory: proves that the access is aligned to its size and inside one live allocation, else fails the launch.
+// Global memory: proves that the access is aligned to its size and inside one live allocation, else
+// fails the launch.
 void *soft_global(unsigned long long address, unsigned size, int site);
 // Dynamic shared memory, by byte offset; poisoned at CTA start, bounds and alignment checked.
 void *soft_shared(unsigned offset, unsigned size, int site);
+
+#ifdef __cplusplus
 }
+#endif
 #define threadIdx soft_thread_index()
 #define blockIdx soft_block_index()
 #define gridDim soft_grid_size()
