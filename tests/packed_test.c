@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/replay.h"
 #include "tests/trial.h"
 
 static struct suite_family family(void)
@@ -248,6 +249,13 @@ static void p4_replay_with_other_inputs(void **state)
     trial_close(&eager);
 }
 
+static void p4_replay_one_live_row(void **state)
+{
+    (void)state;
+    struct suite_family packed = family();
+    replay_one_live_row(&packed, 12, 12, suite_size(12, 10000), 1);
+}
+
 static void p4_pool_beyond_2_31(void **state)
 {
     (void)state;
@@ -283,9 +291,13 @@ int main(int argc, char **argv)
 #define KDA_SCHEDULE(name, template, op, ...) BODY_TEST_##op(name)
     const struct CMUnitTest tests[] = {
 #include "manifest/schedules.inc"
-        cmocka_unit_test(p1_batches),          cmocka_unit_test(p1_any_stride_and_address),
-        cmocka_unit_test(p2_inactive_rows),    cmocka_unit_test(p3_bodies_and_alignments_agree),
-        cmocka_unit_test(p4_drift_512),        cmocka_unit_test(p4_replay_with_other_inputs),
+        cmocka_unit_test(p1_batches),
+        cmocka_unit_test(p1_any_stride_and_address),
+        cmocka_unit_test(p2_inactive_rows),
+        cmocka_unit_test(p3_bodies_and_alignments_agree),
+        cmocka_unit_test(p4_drift_512),
+        cmocka_unit_test(p4_replay_with_other_inputs),
+        cmocka_unit_test(p4_replay_one_live_row),
         cmocka_unit_test(p4_pool_beyond_2_31),
     };
     return suite_close(cmocka_run_group_tests_name("packed", tests, NULL, NULL));

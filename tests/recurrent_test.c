@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/direct.h"
+#include "tests/replay.h"
 
 static int families(struct suite_family out[SUITE_FAMILIES])
 {
@@ -576,11 +577,11 @@ static void r12_pool_beyond_2_31(void **state)
     // The last has more than 2^32 elements: there an unsigned 32-bit product would wrap as well.
     static const struct {
         int64_t heads, slots, pad;
-    } pools[] = {{32, 4097, 0}, {32, 3972, 16384}, {12, 10923, 0}, {32, 8193, 0}};
+    } pools[] = {{32, 4097, 0}, {32, 3972, 16384}, {12, 10923, 0}, {12, 12000, 0}, {32, 8193, 0}};
     struct suite_family all[SUITE_FAMILIES];
     int count = families(all);
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < (all[i].tokens == 1 ? 4 : 1); k++) {
+        for (int k = 0; k < (all[i].tokens == 1 ? 5 : 1); k++) {
             struct trial trial = trial_of(&all[i], 1, pools[k].heads, pools[k].heads);
             trial.num_slots = pools[k].slots * pools[k].heads / trial.value_heads;
             trial.slot_pad = pools[k].pad;
@@ -668,46 +669,8 @@ static void r14_replay_one_live_row(void **state)
     (void)state;
     struct suite_family all[SUITE_FAMILIES];
     int count = families(all);
-    int64_t replays = suite_size(12, 3000);
-    CUstream stream = machine_stream(&suite.machine);
-    for (int i = 0; i < count; i++) {
-        struct trial trial = trial_of(&all[i], 64, heads(), value_heads()), alone = trial;
-        alone.rows = 1;
-        trial_open(&trial);
-        trial_open(&alone);
-        int64_t live = trial.rows / 3;
-        trial_fill(&trial, live, 1900, TRIAL_SMALL);
-        trial_fill(&alone, 0, 1900, TRIAL_SMALL);
-        trial_upload(&trial);
-        trial_upload(&alone);
-        struct machine_graph graph = trial_capture(&trial, stream);
-        // Captured with 64 live rows; the replays find one.
-        for (int64_t n = 0; n < trial.rows; n++)
-            if (n != live) trial_null_row(&trial, n);
-        trial_upload(&trial);
-        for (int64_t k = 0; k < replays; k++) {
-            machine_replay(&suite.machine, &graph, stream);
-            trial_launch(&alone, stream);
-        }
-        machine_sync(&suite.machine, stream);
-        trial_download(&trial);
-        trial_download(&alone);
-        machine_graph_close(&suite.machine, &graph);
-        assert_true(trial_same_row(&trial, live, &alone, 0));
-        const uint16_t *before = trial_slot(&trial, 0, 0), *after = trial_pool(&trial, 0, 0);
-        int64_t own = live * trial.tokens, block = trial.slot_stride;
-        assert_int_equal(memcmp(before, after, (size_t)(own * block) * 2), 0);
-        own += trial.tokens;
-        assert_int_equal(memcmp(before + own * block, after + own * block,
-                                (size_t)((trial.num_slots - own) * block) * 2),
-                         0);
-        for (int64_t n = 0; n < trial.rows; n++)
-            for (int64_t c = 0; n != live && c < trial.tokens * trial.value_heads * ORACLE_D; c++)
-                assert_int_equal(trial_out(&trial, n * trial.tokens)[c], 0);
-        trial_close(&trial);
-        trial_close(&alone);
-    }
-    machine_stream_close(&suite.machine, stream);
+    for (int i = 0; i < count; i++)
+        replay_one_live_row(&all[i], heads(), value_heads(), suite_size(12, 3000), 100);
 }
 
 static void r14_cold_image_under_capture(void **state)

@@ -287,11 +287,16 @@ void trial_clear(struct trial *trial)
     machine_fill(&suite.machine, buffer->device, ORACLE_POISON, buffer->size / 2);
 }
 
+void trial_download_out(struct trial *trial)
+{
+    const struct trial_buffer *buffer = &trial->buffers[TRIAL_OUT];
+    machine_get(&suite.machine, trial->out, buffer->device, buffer->size);
+}
+
 void trial_download(struct trial *trial)
 {
-    const struct trial_buffer *out = &trial->buffers[TRIAL_OUT],
-                              *state = &trial->buffers[TRIAL_STATE];
-    machine_get(&suite.machine, trial->out, out->device, out->size);
+    const struct trial_buffer *state = &trial->buffers[TRIAL_STATE];
+    trial_download_out(trial);
     if (!trial->sparse) machine_get(&suite.machine, trial->pool, state->device, state->size);
     for (int i = 0; trial->sparse && i < trial->held_count; i++) {
         int64_t at = trial_slot_offset(trial, trial->held[i], 0);

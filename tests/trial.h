@@ -115,7 +115,8 @@ kda_status trial_call(const struct trial *trial, kda_context *context, CUstream 
 
 void trial_upload(struct trial *trial);  // everything; the output becomes poison
 void trial_clear(struct trial *trial);   // the output becomes poison
-void trial_download(struct trial *trial);
+void trial_download_out(struct trial *trial);
+void trial_download(struct trial *trial);  // output and pool
 // Upload, one launch, wait, download. Body and target as in a plan; both NULL: the plain call.
 void trial_run(struct trial *trial, const char *body, const char *target);
 // The launch and the wait alone.
