@@ -93,7 +93,7 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
 {
     const int64_t mixed_stride = args->mixed_qkv.stride[0];
     const unsigned long long element = 2;
-    *out = (struct kda_recurrent_params){
+    *out = (struct kda_recurrent_params){  // with every member named, nothing is cleared first
         .q = address(&args->mixed_qkv),
         .k = address(&args->mixed_qkv) + WIDTH * element,
         .v = address(&args->mixed_qkv) + 2 * WIDTH * element,
@@ -103,7 +103,9 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
         .dt_bias = address(&args->dt_bias),
         .state = address(&args->state),
         .out = address(&args->out),
+        .cu_seqlens = 0,
         .indices = address(&args->state_indices),
+        .accepted = 0,
         .q_stride = mixed_stride,
         .k_stride = mixed_stride,
         .v_stride = mixed_stride,
@@ -118,6 +120,7 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
         .beta_is_logit = 1,
         .scale = SCALE,
         .lower_bound = LOWER_BOUND,
+        .reserved = 0,
     };
 }
 
@@ -133,7 +136,8 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
         return kda_fail(err, KDA_E_FORKED,
                         "%s: the process is a fork of the one that made the context", operation);
 
-    const struct kda_call call = {operation, operands, OPERANDS, args};
+    struct kda_call call;
+    kda_call_survey(operation, operands, OPERANDS, args, &call);
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];
     const kda_problem problem = {
         .op = KDA_OP_PACKED,
@@ -143,21 +147,22 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
         .heads = HEADS,
         .value_heads = HEADS,
         .state_type = KDA_BF16,
+        .mode = 0,
         .body = body,
         .target = target,
+        .reserved = {0, 0, 0, 0},
     };
-    struct kda_range ranges[OPERANDS];
     struct kda_choice choice;
     uint32_t any_body;
     kda_status status = check_arguments(&call, args, err);
     if (status == KDA_OK) status = kda_call_types(&call, err);
     if (status == KDA_OK) status = kda_route_accept(context->bundle, &problem, &any_body, err);
     if (status == KDA_OK) status = kda_launch_limits(context, &problem, slots, &choice, err);
-    if (status == KDA_OK) status = kda_call_ranges(&call, ranges, err);
+    if (status == KDA_OK) status = kda_call_ranges(&call, err);
     if (status == KDA_OK) status = check_shapes(&call, rows, slots, err);
     if (status == KDA_OK) status = check_strides(&call, err);
     if (status == KDA_OK) status = kda_call_alignments(&call, err);
-    if (status == KDA_OK) status = kda_call_overlaps(&call, ranges, err);
+    if (status == KDA_OK) status = kda_call_overlaps(&call, err);
     if (status == KDA_OK)
         status = kda_launch_describe(context, operation, &problem, &choice, args->flags, out, err);
     if (status != KDA_OK) return status;

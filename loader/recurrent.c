@@ -31,19 +31,6 @@ static const struct kda_operand operands[OPERANDS] = {
 
 // ------------------------------------------------------------------------------------------ shapes
 
-static kda_status check_token_shape(const struct kda_form *form, uint32_t operand, int64_t heads,
-                                    kda_error *err)
-{
-    const int64_t rows = form->problem.rows;
-    const bool packed = form->lead == 1;
-    const int64_t extents[2][4] = {{rows, form->tokens, heads, KDA_D},
-                                   {rows * form->tokens, heads, KDA_D}};
-    const uint32_t rank = form->lead + (operand == BETA ? 1 : 2);
-    return kda_operand_shape(
-        &form->call, operand, rank, extents[packed],
-        packed ? "where the first extent is N*T and cu_seqlens has N+1 elements" : "", err);
-}
-
 static kda_status check_shapes(const struct kda_form *form, kda_error *err)
 {
     const struct kda_call *const call = &form->call;
@@ -55,12 +42,20 @@ static kda_status check_shapes(const struct kda_form *form, kda_error *err)
         return kda_fail(err, KDA_E_SHAPE,
                         "%s: state shape[0] (num_slots) is %" PRId64 ", must be at least 1",
                         call->operation, slots);
-    for (uint32_t i = Q; i <= BETA; i++) {
-        status = check_token_shape(form, i, i == Q || i == K ? heads : value_heads, err);
+    // A packed call leaves out the first of them.
+    const bool packed = form->lead == 1;
+    const int64_t tokens = packed ? rows * form->tokens : form->tokens;
+    const int64_t keys[4] = {rows, tokens, heads, KDA_D},
+                  values[4] = {rows, tokens, value_heads, KDA_D};
+    const char *const note =
+        packed ? "where the first extent is N*T and cu_seqlens has N+1 elements" : "";
+    static const uint8_t order[] = {Q, K, V, G, BETA, OUT};
+    for (size_t j = 0; j < sizeof(order); j++) {
+        const uint32_t i = order[j];
+        status = kda_operand_shape(call, i, form->lead + (i == BETA ? 1 : 2),
+                                   (i <= K ? keys : values) + packed, note, err);
         if (status != KDA_OK) return status;
     }
-    status = check_token_shape(form, OUT, value_heads, err);
-    if (status != KDA_OK) return status;
     status = kda_operand_shape(call, STATE, 4, (const int64_t[]){slots, value_heads, KDA_D, KDA_D},
                                "", err);
     if (status != KDA_OK) return status;
@@ -144,7 +139,7 @@ static void fill(const struct kda_form *form, const kda_recurrent_args *args,
                  struct kda_recurrent_params *out)
 {
     const uint32_t dim = form->token_dim;
-    *out = (struct kda_recurrent_params){
+    *out = (struct kda_recurrent_params){  // with every member named, nothing is cleared first
         .q = address(&args->q),
         .k = address(&args->k),
         .v = address(&args->v),
@@ -171,6 +166,7 @@ static void fill(const struct kda_form *form, const kda_recurrent_args *args,
         .beta_is_logit = args->beta_is_logit,
         .scale = args->scale,
         .lower_bound = args->lower_bound,
+        .reserved = 0,
     };
 }
 
@@ -186,20 +182,18 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
         return kda_fail(err, KDA_E_FORKED,
                         "%s: the process is a fork of the one that made the context", operation);
 
-    struct kda_form form = {
-        .call = {operation, operands, OPERANDS, args},
-        .problem = {.op = KDA_OP_RECURRENT, .body = body, .target = target},
-    };
-    struct kda_range ranges[OPERANDS];
+    struct kda_form form;
     struct kda_choice choice;
+    kda_call_survey(operation, operands, OPERANDS, args, &form.call);
+    form.problem = (kda_problem){.op = KDA_OP_RECURRENT, .body = body, .target = target};
     kda_status status = kda_form_check(context, args, &form, err);
     const int64_t slots = args->state.extent[0];
     if (status == KDA_OK) status = kda_launch_limits(context, &form.problem, slots, &choice, err);
-    if (status == KDA_OK) status = kda_call_ranges(&form.call, ranges, err);
+    if (status == KDA_OK) status = kda_call_ranges(&form.call, err);
     if (status == KDA_OK) status = check_shapes(&form, err);
     if (status == KDA_OK) status = check_strides(&form, err);
     if (status == KDA_OK) status = kda_call_alignments(&form.call, err);
-    if (status == KDA_OK) status = kda_call_overlaps(&form.call, ranges, err);
+    if (status == KDA_OK) status = kda_call_overlaps(&form.call, err);
     if (status == KDA_OK)
         status =
             kda_launch_describe(context, operation, &form.problem, &choice, args->flags, out, err);

@@ -16,29 +16,6 @@ __extension__ typedef __int128 wide;
 
 // ---------------------------------------------------------------------------------- accepted calls
 
-static bool is_of_kind(const struct kda_format_body *body, const kda_problem *problem)
-{
-    uint32_t state = problem->state_type ? (uint32_t)problem->state_type : (uint32_t)KDA_BF16;
-    return body->op == (uint32_t)problem->op && body->gate == (uint32_t)problem->gate &&
-           problem->tokens >= 1 && body->tokens_min <= (uint32_t)problem->tokens &&
-           body->tokens_max >= (uint32_t)problem->tokens && body->state_type == state &&
-           body->mode == (uint32_t)problem->mode;
-}
-
-static bool takes(const struct kda_format_body *body, const kda_problem *problem)
-{
-    if (body->heads && problem->heads != (int64_t)body->heads) return false;
-    if ((body->flags & KDA_BODY_EQUAL_HEADS) && problem->value_heads != problem->heads)
-        return false;
-    if (!body->row_set) return true;
-    return problem->rows >= 0 && problem->rows < 32 && (body->row_set >> problem->rows & 1);
-}
-
-bool kda_body_serves(const struct kda_format_body *body, const kda_problem *problem)
-{
-    return is_of_kind(body, problem) && takes(body, problem);
-}
-
 kda_status kda_route_accept(const kda_bundle *bundle, const kda_problem *problem,
                             uint32_t *out_body, kda_error *err)
 {
@@ -140,8 +117,9 @@ static bool rule_holds(const struct kda_format_rule *rule, const kda_problem *pr
 static bool route_is_for(const struct kda_format_route *route, const kda_problem *problem,
                          uint32_t cc)
 {
+    if (route->cc != cc) return false;
     uint32_t state = problem->state_type ? (uint32_t)problem->state_type : (uint32_t)KDA_BF16;
-    return route->cc == cc && route->op == (uint32_t)problem->op &&
+    return route->op == (uint32_t)problem->op &&
            route->gate == (uint32_t)problem->gate &&
            route->tokens_min <= (uint32_t)problem->tokens &&
            route->tokens_max >= (uint32_t)problem->tokens &&

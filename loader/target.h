@@ -6,7 +6,21 @@
 #include "loader/bundle.h"
 
 // Is the body of this operator, T and gate, and does it take this H, HV and N?
-bool kda_body_serves(const struct kda_format_body *body, const kda_problem *problem);
+static inline bool kda_body_serves(const struct kda_format_body *body, const kda_problem *problem)
+{
+    // What differs most between bodies comes first: every call goes through many of them.
+    if (problem->tokens < 1 || body->tokens_min > (uint32_t)problem->tokens ||
+        body->tokens_max < (uint32_t)problem->tokens || body->gate != (uint32_t)problem->gate ||
+        body->op != (uint32_t)problem->op)
+        return false;
+    const uint32_t state = problem->state_type ? (uint32_t)problem->state_type : KDA_BF16;
+    if (body->state_type != state || body->mode != (uint32_t)problem->mode) return false;
+    if (body->heads && problem->heads != (int64_t)body->heads) return false;
+    if ((body->flags & KDA_BODY_EQUAL_HEADS) && problem->value_heads != problem->heads)
+        return false;
+    if (!body->row_set) return true;
+    return problem->rows >= 0 && problem->rows < 32 && (body->row_set >> problem->rows & 1);
+}
 
 // The image of `body` for the device: the preferred target that qualifies, or the forced one unless
 // it is KDA_NONE. A body of KDA_NONE means that no row has one. NO_ROUTE or CUDA_VERSION, naming

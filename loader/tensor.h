@@ -22,15 +22,19 @@ struct kda_operand {
     bool written;
 };
 
+struct kda_range {
+    uint64_t begin, end;  // device addresses; empty for an omitted tensor
+};
+
 struct kda_call {
     const char *operation;  // begins every message
     const struct kda_operand *operands;
     uint32_t count;
     const void *args;
-};
-
-struct kda_range {
-    uint64_t begin, end;  // device addresses; empty for an omitted tensor
+    // Per rule over all operands the first one that breaks it, else `count`.
+    uint32_t not_present, not_typed, not_ranged, not_aligned;
+    struct kda_range ranges[KDA_MAX_OPERANDS];   // good once kda_call_ranges has passed
+    uint8_t compact_from[KDA_MAX_OPERANDS];      // dimensions from this one on are compact
 };
 
 static inline const kda_tensor *kda_call_tensor(const struct kda_call *call, uint32_t i)
@@ -40,23 +44,35 @@ static inline const kda_tensor *kda_call_tensor(const struct kda_call *call, uin
 
 static inline bool kda_tensor_given(const kda_tensor *tensor) { return tensor->data != NULL; }
 
+// Fills `out`. Looks at every operand once, so that a rule over all of them that holds costs a
+// single comparison; which broken rule is reported is decided by who asks for them, in order.
+void kda_call_survey(const char *operation, const struct kda_operand *operands, uint32_t count,
+                     const void *args, struct kda_call *out);
+
 // Over all operands. ARGUMENT: a mandatory tensor without address, an omitted one with a shape, a
 // rank out of range.
 kda_status kda_call_present(const struct kda_call *call, kda_error *err);
 // TYPE: an element type that is not the operand's.
 kda_status kda_call_types(const struct kda_call *call, kda_error *err);
-// LIMIT: a byte range that does not fit 64 bits. Writes call->count ranges.
-kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err);
+// LIMIT: a byte range that does not fit 64 bits.
+kda_status kda_call_ranges(const struct kda_call *call, kda_error *err);
 // ALIGNMENT: of the base addresses.
 kda_status kda_call_alignments(const struct kda_call *call, kda_error *err);
 // OVERLAP: a written tensor and any other one share a byte. Ranges that touch do not.
-kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
-                             kda_error *err);
+kda_status kda_call_overlaps(const struct kda_call *call, kda_error *err);
 
 // Of operand `i`. SHAPE: rank and extents must be exactly these; `note` (may be "") ends the
 // message.
-kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t rank,
-                             const int64_t *extents, const char *note, kda_error *err);
+kda_status kda_operand_misshapen(const struct kda_call *call, uint32_t i, uint32_t rank,
+                                 const int64_t *extents, const char *note, kda_error *err);
+static inline kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t rank,
+                                           const int64_t *extents, const char *note, kda_error *err)
+{
+    const kda_tensor *const tensor = kda_call_tensor(call, i);
+    bool same = tensor->rank == rank;
+    for (uint32_t j = 0; same && j < rank; j++) same = tensor->extent[j] == extents[j];
+    return same ? KDA_OK : kda_operand_misshapen(call, i, rank, extents, note, err);
+}
 // SHAPE: rank 1 or 2, and at least so many elements.
 kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t elements,
                              kda_error *err);

@@ -166,6 +166,30 @@ static void test_refuses_a_body_that_is_not_frozen(void **state)
     expect_no_output();
 }
 
+static void test_compiles_what_is_no_body(void **state)
+{
+    (void)state;
+    compile_kernel("something", "x[i] = 1;", kda_targets[0].name);
+    command_add(&command, "--plain");
+    expect(0, "");
+    assert_int_equal(access(command_path(folder, "out.cubin"), R_OK), 0);
+    command_add(&command, "--root");
+    command_add(&command, root);
+    expect(2, "usage: kda-cc");
+}
+
+static void test_refuses_local_memory_of_what_is_no_body(void **state)
+{
+    (void)state;
+    compile_kernel("something",
+                   "float a[64]; for (int k = 0; k < 64; k++) a[k] = x[3 * k];\n"
+                   "for (int k = 0; k < 64; k++) x[k] = a[(int)x[k + i] & 63];",
+                   kda_targets[0].name);
+    command_add(&command, "--plain");
+    expect(1, "bytes of local memory per thread, expected 0");
+    expect_no_output();
+}
+
 static void test_refuses_what_is_not_nvrtc(void **state)
 {
     (void)state;
@@ -199,6 +223,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_prints_the_log, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_unknown_names, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_a_body_that_is_not_frozen, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_compiles_what_is_no_body, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_refuses_local_memory_of_what_is_no_body, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_what_is_not_nvrtc, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,7 +60,7 @@ static const struct lock_line *find(const struct lock *lock, const struct body *
     return NULL;
 }
 
-static int check(const struct body *bodies, int count, const struct lock *lock)
+static int check(const char *path, const struct body *bodies, int count, const struct lock *lock)
 {
     int passed = 0, not_run = 0, findings = 0;
     for (int i = 0; i < count; i++) {
@@ -91,6 +91,11 @@ static int check(const struct body *bodies, int count, const struct lock *lock)
         printf("  %s: %d of %d images run\n", #name, runs, count);                                 \
     }
 #include "manifest/targets.inc"
+    if (findings)
+        printf("%s is stale; on a GPU run: build/tests/recurrent-test BUNDLE --record %s, and "
+               "packed-test; without one: build/tests/lock-check manifest/bodies.lock %s --not-run "
+               "WHY\n",
+               path, path, path);
     return findings ? 1 : 0;
 }
 
@@ -125,5 +130,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s or %s cannot be read\n", argv[1], argv[2]);
         return 2;
     }
-    return listing ? list(argv[2], bodies, count, &lock, argv[4]) : check(bodies, count, &lock);
+    return listing ? list(argv[2], bodies, count, &lock, argv[4])
+                   : check(argv[2], bodies, count, &lock);
 }

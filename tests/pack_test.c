@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include <cmocka.h>
 
@@ -446,6 +447,90 @@ static void test_lock(void **state)
     free(lock);
 }
 
+static void test_ids(void **state)
+{
+    (void)state;
+    char *lock = strdup(out("bundle.lock")), text[256];
+    assert_non_null(lock);
+    start("b.bundle", root);
+    add_target(image_count);
+    expect(0, "");
+    command_copy(out("b.bundle"), out("a.bundle"));
+    command_set(&command, kda_pack, "--ids", lock, out("b.bundle"), out("a.bundle"), NULL);
+    expect(0, "");
+    size_t size;
+    char *lines = (char *)command_read(lock, &size);
+    assert_int_equal(size, 2 * (64 + 2 + strlen("a.bundle") + 1));
+    assert_memory_equal(lines + 64, "  a.bundle\n", 11);  // sorted
+    command_set(&command, kda_pack, "--ids", lock, "--check", out("b.bundle"), NULL);
+    expect(0, "");
+    assert_string_equal(command.output, "");
+    // A bundle of another id under the same name, and one without a line.
+    command_copy(out("b.bundle"), out("c.bundle"));
+    command_set(&command, kda_pack, "--ids", lock, "--check", out("c.bundle"), NULL);
+    expect(1, "c.bundle: surplus: ");
+    lines[75] = lines[75] == '0' ? '1' : '0';
+    command_write(lock, lines, size);
+    command_set(&command, kda_pack, "--ids", lock, "--check", out("b.bundle"), NULL);
+    snprintf(text, sizeof text, ", expected %.64s of ", lines + 75);
+    expect(1, text);
+    assert_non_null(strstr(command.output, "b.bundle: bundle id "));
+    assert_non_null(strstr(command.output, "ninja -C build relock"));
+    // Writing one line keeps the other.
+    command_set(&command, kda_pack, "--ids", lock, out("b.bundle"), NULL);
+    expect(0, "");
+    command_set(&command, kda_pack, "--ids", lock, "--check", out("a.bundle"), out("b.bundle"),
+                NULL);
+    expect(0, "");
+    free(lines);
+    // No bundle, and files of a kind that has no lock.
+    command_write(out("c.bundle"), "no bundle", 9);
+    command_set(&command, kda_pack, "--ids", lock, out("c.bundle"), NULL);
+    expect(1, "c.bundle: ");
+    command_set(&command, kda_pack, "--ids", lock, out("a.bundle"), images[0], NULL);
+    expect(2, "expected images with --lock");
+    free(lock);
+}
+
+// Frames per family cost at most 1.3 times one frame of everything.
+static void test_size(void **state)
+{
+    (void)state;
+    start("x.bundle", root);
+    uint8_t *raw = NULL;
+    size_t raw_size = 0;
+    for (uint32_t t = 0; t < kda_target_count; t++) {
+        for (size_t i = 0; i < image_count; i++) {
+            // The default bundle; another target has code of its own.
+            if (image_targets[i] != t || strcmp(kda_targets[t].name, "sm_90a") == 0) continue;
+            command_add(&command, images[i]);
+            size_t size;
+            uint8_t *data = command_read(images[i], &size);
+            raw = realloc(raw, raw_size + size);
+            assert_non_null(raw);
+            memcpy(raw + raw_size, data, size);
+            raw_size += size;
+            free(data);
+        }
+    }
+    expect(0, "");
+    size_t bound = ZSTD_compressBound(raw_size), stored = 0;
+    uint8_t *solid = malloc(bound);
+    assert_non_null(solid);
+    size_t solid_size = ZSTD_compress(solid, bound, raw, raw_size, 19);
+    assert_false(ZSTD_isError(solid_size));
+    kda_bundle *bundle = NULL;
+    kda_error err;
+    if (kda_bundle_open_file(out("x.bundle"), &bundle, &err)) fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < bundle->frame_count; i++) stored += bundle->frames[i].stored_size;
+    kda_bundle_close(&bundle);
+    print_message("%zu bytes of images, %zu stored, %zu in one frame: %.2f\n", raw_size, stored,
+                  solid_size, (double)stored / (double)solid_size);
+    assert_true(10 * stored <= 13 * solid_size);
+    free(solid);
+    free(raw);
+}
+
 static void test_embed(void **state)
 {
     (void)state;
@@ -513,6 +598,8 @@ int main(int argc, char **argv)
         TEST(test_only_the_pinned_toolkit_is_pinned),
         TEST(test_refuses_a_changed_body),
         TEST(test_lock),
+        TEST(test_ids),
+        TEST(test_size),
         TEST(test_embed),
         TEST(test_usage),
     };

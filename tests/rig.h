@@ -19,6 +19,7 @@
 // As exported by the library: return type, symbol, parameters.
 #define RIG_SYMBOLS(X)                                                                             \
     X(void, soft_reset, (void))                                                                    \
+    X(void, soft_set_device_count, (int count))                                                    \
     X(void, soft_set_device, (int ordinal, int cc_major, int cc_minor, int sms))                   \
     X(void, soft_set_driver_version, (int version))                                                \
     X(void, soft_set_stub, (bool stub))                                                            \
@@ -37,6 +38,7 @@
     X(int, cuCtxSetCurrent, (CUcontext context))                                                   \
     X(int, cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device))                           \
     X(int, cuDevicePrimaryCtxReset_v2, (CUdevice device))                                          \
+    X(int, cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active))            \
     X(int, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                        \
     X(int, cuStreamCreate, (CUstream * out, unsigned flags))                                       \
     X(int, cuStreamDestroy_v2, (CUstream stream))                                                  \
@@ -44,6 +46,9 @@
     X(int, cuStreamEndCapture, (CUstream stream, CUgraph * out))                                   \
     X(int, cuStreamIsCapturing, (CUstream stream, int *out))                                       \
     X(int, cuGraphGetNodes, (CUgraph graph, CUgraphNode * out_nodes, size_t * count))              \
+    X(int, cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, uint64_t flags))        \
+    X(int, cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                     \
+    X(int, cuGraphExecDestroy, (CUgraphExec exec))                                                 \
     X(int, cuGraphDestroy, (CUgraph graph))
 
 struct rig {

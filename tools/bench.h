@@ -78,6 +78,11 @@ void bench_rows_free(struct bench_rows *rows);
 // A table by column names, as bench_write_tsv writes it or with peer_us and peer_over_floor in
 // place of us and over_floor. IO or FORMAT.
 kda_status bench_read_tsv(const char *path, struct bench_rows *out, kda_error *err);
+// Writes a file of what `print` prints.
+typedef void bench_print(FILE *out, const struct bench_rows *rows,
+                         const struct bench_device *device);
+kda_status bench_write_text(const char *path, const struct bench_rows *rows,
+                            const struct bench_device *device, bench_print *print, kda_error *err);
 kda_status bench_write_tsv(const char *path, const struct bench_rows *rows, kda_error *err);
 kda_status bench_write_json(const char *path, const struct bench_rows *rows,
                             const struct bench_device *device, kda_error *err);
@@ -100,13 +105,13 @@ int bench_print_summary(const struct bench_rows *rows, bool compares);
 int bench_gpu(int argc, char **argv);
 int bench_host(int argc, char **argv);
 
-// Prints how long opening the bundle, loading each image cold, and preparing everything take.
-// `limits` (nullable) follow the numbers. The driver is whatever the process has.
+// Prints how long opening the bundle, loading each body cold, and preparing everything take, with
+// the driver that the process has.
 void bench_loads(const char *bundle_path);
 
 kda_status bench_open(const char *path, kda_bundle **out, kda_error *err);  // NULL: built in
-void *bench_memory(size_t count, size_t size);  // zeroed; ends the process when there is none
-double bench_now(void);                         // seconds
+void *bench_memory(size_t count, size_t size);      // zeroed; ends the process when there is none
+double bench_now(void);                             // seconds
 double bench_median(double *values, size_t count);  // reorders them
 _Noreturn void bench_die(const kda_error *err);
 

@@ -27,10 +27,8 @@ struct bench_counts bench_counts(const struct bench_shape *shape)
 static kda_tensor view(unsigned long long address, kda_dtype dtype, uint32_t rank, int64_t a,
                        int64_t b, int64_t c, int64_t d)
 {
-    kda_tensor result = {.data = (void *)(uintptr_t)address,
-                         .dtype = dtype,
-                         .rank = rank,
-                         .extent = {a, b, c, d}};
+    kda_tensor result = {
+        .data = (void *)(uintptr_t)address, .dtype = dtype, .rank = rank, .extent = {a, b, c, d}};
     int64_t stride = 1;
     for (uint32_t i = rank; i-- > 0;) {
         result.stride[i] = stride;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/bench_floor.h"
 #include "tools/bench_pool.h"
-#include "tools/floor.h"
 
 static const char usage[] =
     "usage: kda-bench gpu [options]\n"
@@ -22,7 +22,8 @@ static const char usage[] =
     "  --rows N        shapes with N rows\n"
     "  --shape KIND,T,N,H,HV  this shape instead of the standard ones; may be repeated\n"
     "  --body PATTERN  bodies whose names match, * and ? allowed\n"
-    "  --routed        bodies that CC 10.0 or CC 10.3 is routed to, for the SM count of the device\n"
+    "  --routed        bodies that CC 10.0 or CC 10.3 is routed to, for the SM count of the "
+    "device\n"
     "  --quick         the least shape of each kind and T, few calls\n"
     "  --pdl           ask for programmatic dependent launch; the floor stays without it\n"
     "  --pool GIB      memory for states (16)\n"
@@ -38,7 +39,7 @@ static const char usage[] =
     "device, 2 wrong usage or a file that cannot be read or written.\n";
 
 enum { MAX_CALLS = 96, LARGE_CALLS = 48, MAX_REPLAYS = 101 };
-static const double large = 32e6;        // bytes of a call from which LARGE_CALLS are enough
+static const double large = 32e6;         // bytes of a call from which LARGE_CALLS are enough
 static const size_t flushed = 200 << 20;  // read, and written, between two replays
 static const unsigned splits[] = {1, 2, 4, 8, 16};
 
@@ -54,8 +55,7 @@ struct gpu {
     kda_bundle *bundle, *routes;  // routes: the default bundle, for what Blackwell is routed to
     kda_context *context;
     CUstream stream;
-    CUmodule module;
-    CUfunction floor;
+    struct bench_floor floor;
     struct bench_pool pool;
     CUdeviceptr flush_slots;
     int64_t flush_rows;
@@ -63,56 +63,8 @@ struct gpu {
     struct bench_call calls[MAX_CALLS];
     kda_plan plans[MAX_CALLS];
     int replays;
+    kda_error refusal;  // of the last body that does not run here
 };
-
-// ------------------------------------------------------------------------------------------- floor
-
-#define KDA_TARGET(name, floor, ccs)                                                               \
-    extern const uint8_t kda_floor_##name##_begin[] __attribute__((visibility("hidden")));
-#include "manifest/targets.inc"
-#undef KDA_TARGET
-
-#define KDA_CCS(...)                                                                               \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
-static const struct {
-    const uint8_t *image;
-    int driver, ccs[4];
-} floors[] = {
-#define KDA_TARGET(name, floor, ccs) {kda_floor_##name##_begin, floor, ccs},
-#include "manifest/targets.inc"
-#undef KDA_TARGET
-};
-#undef KDA_CCS
-
-static bool load_floor(struct gpu *gpu)
-{
-    const int cc = 10 * gpu->machine.cc_major + gpu->machine.cc_minor;
-    for (size_t i = 0; i < sizeof floors / sizeof *floors; i++)
-        for (size_t j = 0; j < sizeof floors->ccs / sizeof *floors->ccs; j++) {
-            if (floors[i].ccs[j] != cc || floors[i].driver > gpu->machine.cuda_version) continue;
-            MACHINE_CALL(&gpu->machine, cuModuleLoadData, &gpu->module, floors[i].image);
-            MACHINE_CALL(&gpu->machine, cuModuleGetFunction, &gpu->floor, gpu->module, "kda_floor");
-            return true;
-        }
-    fprintf(stderr, "kda-bench: no floor kernel for CC %d.%d\n", cc / 10, cc % 10);
-    return false;
-}
-
-static void launch_floor(const struct gpu *gpu, const struct bench_shape *shape, unsigned split,
-                         CUdeviceptr slots)
-{
-    struct kda_floor_params params = {.state = gpu->pool.state,
-                                      .slots = slots,
-                                      .slot_stride = shape->value_heads * 128 * 128 * 2,
-                                      .tokens = (int)shape->tokens,
-                                      .heads = (int)shape->value_heads};
-    void *arguments[] = {&params};
-    MACHINE_CALL(&gpu->machine, cuLaunchKernel, gpu->floor, (unsigned)shape->value_heads * split,
-                 (unsigned)shape->rows, 1, KDA_FLOOR_THREADS, 1, 1, 0, gpu->stream, arguments,
-                 NULL);
-}
 
 // ----------------------------------------------------------------------------------------- measure
 
@@ -137,13 +89,12 @@ static void flush(const struct gpu *gpu, const struct bench_shape *shape)
     if (!gpu->flush_rows) return;
     const struct bench_shape all = {
         .tokens = 1, .rows = gpu->flush_rows, .value_heads = shape->value_heads};
-    launch_floor(gpu, &all, 1, gpu->flush_slots);
+    bench_floor_launch(&gpu->floor, gpu->pool.state, &all, 1, gpu->flush_slots, gpu->stream);
 }
 
-// Microseconds per call. `body` NULL: the floor, cut into `split` CTAs per head. False: no image of
-// the body serves here.
-static bool measure(struct gpu *gpu, const struct bench_shape *shape, const char *body,
-                    const struct options *options, unsigned split, double *out)
+// Microseconds per call. `body` NULL: the floor, cut into `split` CTAs per head.
+static double measure(struct gpu *gpu, const struct bench_shape *shape, const char *body,
+                      const struct options *options, unsigned split)
 {
     const struct machine *machine = &gpu->machine;
     kda_error err;
@@ -151,17 +102,14 @@ static bool measure(struct gpu *gpu, const struct bench_shape *shape, const char
     if (machine->soft) count = 2;
     begin_flush(gpu, shape);
     bench_pool_calls(&gpu->pool, shape, options->pdl ? KDA_FLAG_PDL : 0, count, gpu->calls);
-    for (int i = 0; i < count && body; i++) {
-        kda_status status = bench_plan(gpu->context, &gpu->calls[i], body, options->target,
-                                       &gpu->plans[i], &err);
-        if (status == KDA_E_UNSUPPORTED || status == KDA_E_NO_ROUTE || status == KDA_E_LIMIT)
-            return false;
-        if (status) bench_die(&err);
-    }
+    for (int i = 0; i < count && body; i++)
+        if (bench_plan(gpu->context, &gpu->calls[i], body, options->target, &gpu->plans[i], &err))
+            bench_die(&err);
     machine_capture(machine, gpu->stream);
     for (int i = 0; i < count; i++) {
         if (!body)
-            launch_floor(gpu, shape, split, gpu->calls[i].indices);
+            bench_floor_launch(&gpu->floor, gpu->pool.state, shape, split, gpu->calls[i].indices,
+                               gpu->stream);
         else if (kda_plan_launch(&gpu->plans[i], gpu->stream, &err))
             bench_die(&err);
     }
@@ -186,8 +134,7 @@ static bool measure(struct gpu *gpu, const struct bench_shape *shape, const char
         times[i] = (double)milliseconds * 1e3 / count;
     }
     machine_graph_close(machine, &graph);
-    *out = bench_median(times, (size_t)gpu->replays);
-    return true;
+    return bench_median(times, (size_t)gpu->replays);
 }
 
 static double measure_floor(struct gpu *gpu, const struct bench_shape *shape,
@@ -195,11 +142,22 @@ static double measure_floor(struct gpu *gpu, const struct bench_shape *shape,
 {
     double best = 0;
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
-        double us;
-        if (measure(gpu, shape, NULL, options, splits[i], &us) && (best <= 0 || us < best))
-            best = us;
+        const double us = measure(gpu, shape, NULL, options, splits[i]);
+        if (i == 0 || us < best) best = us;
     }
     return best;
+}
+
+// Is there an image of the body for this device? The last refusal is kept.
+static bool runs_here(struct gpu *gpu, const struct bench_shape *shape, const char *body,
+                      const struct options *options)
+{
+    const kda_device device = kda_context_device(gpu->context);
+    kda_problem problem = bench_problem(shape);
+    problem.body = body;
+    problem.target = options->target;
+    kda_route_result route;
+    return kda_route(gpu->bundle, &device, &problem, &route, &gpu->refusal) == KDA_OK;
 }
 
 static void measure_shape(struct gpu *gpu, const struct bench_shape *shape,
@@ -223,9 +181,10 @@ static void measure_shape(struct gpu *gpu, const struct bench_shape *shape,
         row.routed_sm100a = bench_routed(gpu->routes, shape, name, 100, sms);
         row.routed_sm103a = bench_routed(gpu->routes, shape, name, 103, sms);
         if (options->routed && !row.routed_sm100a && !row.routed_sm103a) continue;
+        if (!runs_here(gpu, shape, name, options)) continue;
         if (floor_us <= 0) floor_us = measure_floor(gpu, shape, options);
         row.floor_us = floor_us;
-        if (!measure(gpu, shape, name, options, 0, &row.us)) continue;
+        row.us = measure(gpu, shape, name, options, 0);
         const struct bench_row *known = bench_find(table, &row);
         if (known) row.peer = bench_over_floor(known);
         bench_print_row(&row, options->against);
@@ -239,11 +198,6 @@ static bool open_gpu(const struct options *options, const struct bench_shapes *s
                      struct gpu *out)
 {
     kda_error err;
-    const char *reason = machine_open(&out->machine, 0, 0);
-    if (reason) {
-        fprintf(stderr, "kda-bench: %s\n", reason);
-        return false;
-    }
     if (bench_open(options->bundle, &out->bundle, &err) ||
         kda_bundle_open_builtin(&out->routes, &err) ||
         kda_context_create(out->bundle, out->machine.context, NULL, &out->context, &err))
@@ -253,17 +207,19 @@ static bool open_gpu(const struct options *options, const struct bench_shapes *s
            out->machine.soft ? " (soft device: times say nothing of a GPU)" : "", device.cc_major,
            device.cc_minor, device.sm_count, device.cuda_version / 1000,
            device.cuda_version % 1000 / 10);
-    if (!load_floor(out)) return false;
+    if (!bench_floor_open(&out->machine, &out->floor)) {
+        fprintf(stderr, "kda-bench: there is no floor kernel for this device\n");
+        return false;
+    }
     bench_loads(options->bundle);
     printf("\n");
     out->stream = machine_stream(&out->machine);
-    const bool small = options->quick || out->machine.soft;
     out->replays = out->machine.soft ? 1 : (int)options->replays;
     for (int i = 0; i < 2 * out->replays; i++)
         MACHINE_CALL(&out->machine, cuEventCreate, &out->events[i], 0);
     out->flush_slots = machine_alloc(&out->machine, KDA_ROWS_MAX * sizeof(int32_t));
     bench_pool_open(&out->machine, out->machine.soft ? 64u << 20 : (size_t)options->pool << 30,
-                    small ? 0 : 256u << 20, shapes, &out->pool);
+                    options->quick ? 0 : 256u << 20, shapes, &out->pool);
     return true;
 }
 
@@ -274,7 +230,7 @@ static void close_gpu(struct gpu *gpu)
     bench_pool_close(&gpu->pool);
     machine_free(&gpu->machine, gpu->flush_slots);
     machine_stream_close(&gpu->machine, gpu->stream);
-    MACHINE_CALL(&gpu->machine, cuModuleUnload, gpu->module);
+    bench_floor_close(&gpu->floor);
     kda_context_close(&gpu->context);
     kda_bundle_close(&gpu->bundle);
     kda_bundle_close(&gpu->routes);
@@ -327,38 +283,82 @@ static int read_options(int argc, char **argv, struct options *out)
     enum { BUNDLE = 256, TARGET, OP, TOKENS, ROWS, SHAPE, BODY, ROUTED, QUICK, PDL };
     enum { POOL = 512, REPLAYS, AGAINST, TSV, JSON, PLOT };
     static const struct option names[] = {
-        {"bundle", required_argument, NULL, BUNDLE},   {"target", required_argument, NULL, TARGET},
-        {"op", required_argument, NULL, OP},           {"tokens", required_argument, NULL, TOKENS},
-        {"rows", required_argument, NULL, ROWS},       {"shape", required_argument, NULL, SHAPE},
-        {"body", required_argument, NULL, BODY},       {"routed", no_argument, NULL, ROUTED},
-        {"quick", no_argument, NULL, QUICK},           {"pdl", no_argument, NULL, PDL},
-        {"pool", required_argument, NULL, POOL},       {"replays", required_argument, NULL, REPLAYS},
-        {"against", required_argument, NULL, AGAINST}, {"tsv", required_argument, NULL, TSV},
-        {"json", required_argument, NULL, JSON},       {"plot", required_argument, NULL, PLOT},
-        {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
+        {"bundle", required_argument, NULL, BUNDLE},
+        {"target", required_argument, NULL, TARGET},
+        {"op", required_argument, NULL, OP},
+        {"tokens", required_argument, NULL, TOKENS},
+        {"rows", required_argument, NULL, ROWS},
+        {"shape", required_argument, NULL, SHAPE},
+        {"body", required_argument, NULL, BODY},
+        {"routed", no_argument, NULL, ROUTED},
+        {"quick", no_argument, NULL, QUICK},
+        {"pdl", no_argument, NULL, PDL},
+        {"pool", required_argument, NULL, POOL},
+        {"replays", required_argument, NULL, REPLAYS},
+        {"against", required_argument, NULL, AGAINST},
+        {"tsv", required_argument, NULL, TSV},
+        {"json", required_argument, NULL, JSON},
+        {"plot", required_argument, NULL, PLOT},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     bool good = true;
     int option;
     while (good && (option = getopt_long(argc, argv, "h", names, NULL)) != -1) {
         switch (option) {
-        case BUNDLE: out->bundle = optarg; break;
-        case TARGET: out->target = optarg; break;
-        case OP: good = known_op(out->op = optarg); break;
-        case TOKENS: good = parse_number(optarg, 16, &out->tokens); break;
-        case ROWS: good = parse_number(optarg, KDA_ROWS_MAX, &out->rows); break;
-        case SHAPE: good = bench_shapes_add(&out->shapes, optarg); break;
-        case BODY: out->body = optarg; break;
-        case ROUTED: out->routed = true; break;
-        case QUICK: out->quick = true; break;
-        case PDL: out->pdl = true; break;
-        case POOL: good = parse_number(optarg, 1 << 20, &out->pool); break;
-        case REPLAYS: good = parse_number(optarg, MAX_REPLAYS, &out->replays); break;
-        case AGAINST: out->against = optarg; break;
-        case TSV: out->tsv = optarg; break;
-        case JSON: out->json = optarg; break;
-        case PLOT: out->plot = optarg; break;
-        case 'h': fputs(usage, stdout); return BENCH_OK;
-        default: good = false;
+        case BUNDLE:
+            out->bundle = optarg;
+            break;
+        case TARGET:
+            out->target = optarg;
+            break;
+        case OP:
+            good = known_op(out->op = optarg);
+            break;
+        case TOKENS:
+            good = parse_number(optarg, 16, &out->tokens);
+            break;
+        case ROWS:
+            good = parse_number(optarg, KDA_ROWS_MAX, &out->rows);
+            break;
+        case SHAPE:
+            good = bench_shapes_add(&out->shapes, optarg);
+            break;
+        case BODY:
+            out->body = optarg;
+            break;
+        case ROUTED:
+            out->routed = true;
+            break;
+        case QUICK:
+            out->quick = true;
+            break;
+        case PDL:
+            out->pdl = true;
+            break;
+        case POOL:
+            good = parse_number(optarg, 1 << 20, &out->pool);
+            break;
+        case REPLAYS:
+            good = parse_number(optarg, MAX_REPLAYS, &out->replays);
+            break;
+        case AGAINST:
+            out->against = optarg;
+            break;
+        case TSV:
+            out->tsv = optarg;
+            break;
+        case JSON:
+            out->json = optarg;
+            break;
+        case PLOT:
+            out->plot = optarg;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return BENCH_OK;
+        default:
+            good = false;
         }
     }
     if (good && optind == argc) return -1;
@@ -371,16 +371,13 @@ static int run(struct options *options, const struct bench_rows *table)
     static struct gpu gpu;  // too large for a stack
     kda_error err;
     struct bench_rows rows = {.count = 0};
-    if (!options->shapes.count) {
-        // Whether there is a GPU is known only after opening it: a soft library is looked for here.
-        struct machine probe;
-        const char *reason = machine_open(&probe, 0, 0);
-        if (!reason) {
-            options->quick |= probe.soft;
-            machine_close(&probe);
-        }
-        options->shapes = bench_shapes_standard(options->quick);
+    const char *reason = machine_open(&gpu.machine, 0, 0);
+    if (reason) {
+        fprintf(stderr, "kda-bench: %s\n", reason);
+        return BENCH_FINDING;
     }
+    options->quick |= gpu.machine.soft;
+    if (!options->shapes.count) options->shapes = bench_shapes_standard(options->quick);
     struct bench_shapes *shapes = &options->shapes;
     size_t kept = 0;
     for (size_t i = 0; i < shapes->count; i++)
@@ -397,7 +394,8 @@ static int run(struct options *options, const struct bench_rows *table)
         exit_status = BENCH_FINDING;
     }
     if (!rows.count) {
-        fprintf(stderr, "kda-bench: nothing was measured: no body or image for what was asked\n");
+        fprintf(stderr, "kda-bench: nothing was measured: %s\n",
+                *gpu.refusal.text ? gpu.refusal.text : "no body of what was asked");
         exit_status = BENCH_FINDING;
     }
     if (write_files(options, &gpu, &rows, &err)) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 256 };                        // alignment inside a ring
+enum { PIECE = 256 };                         // alignment inside a ring
 static const size_t block = (size_t)1 << 23;  // random bytes made on the host, then repeated
 
 static uint64_t random_bits(uint64_t *seed)
@@ -137,7 +137,7 @@ void bench_pool_slots(struct bench_pool *pool, int64_t count, int32_t *out)
     }
 }
 
-CUdeviceptr bench_pool_ints(struct bench_pool *pool, const int32_t *values, size_t count)
+static CUdeviceptr put_ints(struct bench_pool *pool, const int32_t *values, size_t count)
 {
     const size_t size = count * sizeof *values;
     if (size > pool->ints_size) {
@@ -153,21 +153,15 @@ void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, 
                       int count, struct bench_call *out)
 {
     const struct bench_counts counts = bench_counts(shape);
-    const int64_t line = PIECE / sizeof(int32_t);
-    const int64_t cu = (counts.indices + line - 1) / line * line;
-    const int64_t accepted = cu + (counts.cu_seqlens + line - 1) / line * line;
-    const int64_t stride = accepted + (counts.accepted + line - 1) / line * line;
-    int32_t *ints = bench_memory((size_t)(stride * count), sizeof *ints);
-    for (int i = 0; i < count; i++) {
-        int32_t *of_call = ints + i * stride;
-        bench_pool_slots(pool, counts.indices, of_call);
-        for (int64_t n = 0; n <= shape->rows; n++) of_call[cu + n] = (int32_t)(n * shape->tokens);
-        for (int64_t n = 0; n < shape->rows; n++) of_call[accepted + n] = 1;
-    }
-    const CUdeviceptr base = bench_pool_ints(pool, ints, (size_t)(stride * count));
+    const int64_t cu = counts.indices * count, accepted = cu + counts.cu_seqlens;
+    const size_t total = (size_t)(accepted + counts.accepted);
+    int32_t *ints = bench_memory(total, sizeof *ints);
+    bench_pool_slots(pool, cu, ints);
+    for (int64_t n = 0; n <= shape->rows; n++) ints[cu + n] = (int32_t)(n * shape->tokens);
+    for (int64_t n = 0; n < shape->rows; n++) ints[accepted + n] = 1;
+    const CUdeviceptr base = put_ints(pool, ints, total);
     free(ints);
     for (int i = 0; i < count; i++) {
-        const CUdeviceptr of_call = base + (CUdeviceptr)(i * stride) * sizeof(int32_t);
         out[i] = (struct bench_call){
             .shape = *shape,
             .q = take(&pool->values, counts.q, 2),
@@ -179,9 +173,9 @@ void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, 
             .dt_bias = take(&pool->gates, counts.dt_bias, 4),
             .state = pool->state,
             .out = take(&pool->out, counts.out, 2),
-            .indices = of_call,
-            .cu_seqlens = of_call + (CUdeviceptr)cu * sizeof(int32_t),
-            .accepted = of_call + (CUdeviceptr)accepted * sizeof(int32_t),
+            .indices = base + (CUdeviceptr)(counts.indices * i) * sizeof(int32_t),
+            .cu_seqlens = base + (CUdeviceptr)cu * sizeof(int32_t),
+            .accepted = base + (CUdeviceptr)accepted * sizeof(int32_t),
             .num_slots = pool->num_slots,
             .flags = flags,
         };

@@ -35,11 +35,10 @@ bool bench_pool_begin(struct bench_pool *pool, const struct bench_shape *shape);
 // The next `count` slots of the walk: a slot comes back when all others have been used.
 void bench_pool_slots(struct bench_pool *pool, int64_t count, int32_t *out);
 
-// `count` calls, one after another in the rings and in the walk.
+// `count` calls, one after another in the rings and in the walk. Their slot indices lie in a row,
+// the counts are shared, as by the layers of a model; both are overwritten by the next call of
+// this.
 void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, uint32_t flags,
                       int count, struct bench_call *out);
-
-// Room for `count` integers, which the next call of this or of bench_pool_calls overwrites.
-CUdeviceptr bench_pool_ints(struct bench_pool *pool, const int32_t *values, size_t count);
 
 #endif

@@ -84,11 +84,8 @@ bool bench_shapes_add(struct bench_shapes *shapes, const char *text)
     if (sscanf(text, "%31[a-z_],%lld,%lld,%lld,%lld%n", kind, &t, &n, &h, &hv, &end) != 5 ||
         text[end])
         return false;
-    struct bench_shape shape = {.kind = bench_kind_find(kind),
-                                .tokens = t,
-                                .rows = n,
-                                .heads = h,
-                                .value_heads = hv};
+    struct bench_shape shape = {
+        .kind = bench_kind_find(kind), .tokens = t, .rows = n, .heads = h, .value_heads = hv};
     if (!shape.kind || t < 1 || t > 16 || n < 1 || n > KDA_ROWS_MAX || h < 1 || hv < h ||
         hv > 65536)
         return false;
@@ -141,8 +138,8 @@ bool bench_routed(const kda_bundle *bundle, const struct bench_shape *shape, con
                                .cc_minor = cc % 10,
                                .cuda_version = 13000,
                                .sm_count = sm_count,
-                               .overridden = KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA |
-                                             KDA_OVERRIDDEN_SMS};
+                               .overridden =
+                                   KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA | KDA_OVERRIDDEN_SMS};
     const kda_problem problem = bench_problem(shape);
     kda_route_result route;
     return kda_route(bundle, &device, &problem, &route, NULL) == KDA_OK &&

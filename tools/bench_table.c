@@ -50,9 +50,15 @@ enum { KIND, T, N, H, HV, FLOOR, BODY, US, SM100A, SM103A, COLUMNS };
 static const struct {
     const char *name, *other;
 } columns[COLUMNS] = {
-    {"kind", NULL},   {"T", NULL},        {"N", NULL},
-    {"H", NULL},      {"HV", NULL},       {"floor_us", NULL},
-    {"body", NULL},   {"us", "peer_us"},  {"routed_sm100a", NULL},
+    {"kind", NULL},
+    {"T", NULL},
+    {"N", NULL},
+    {"H", NULL},
+    {"HV", NULL},
+    {"floor_us", NULL},
+    {"body", NULL},
+    {"us", "peer_us"},
+    {"routed_sm100a", NULL},
     {"routed_sm103a", NULL},
 };
 
@@ -125,12 +131,12 @@ kda_status bench_read_tsv(const char *path, struct bench_rows *out, kda_error *e
         struct bench_row row;
         if (!*line && number) continue;
         if (!number && !read_head(line, places))
-            status = kda_fail(err, KDA_E_FORMAT,
-                              "%s: the first line does not name the columns of a bench table",
-                              path);
+            status =
+                kda_fail(err, KDA_E_FORMAT,
+                         "%s: the first line does not name the columns of a bench table", path);
         else if (number && !read_row(line, places, &row))
-            status = kda_fail(err, KDA_E_FORMAT, "%s:%d: not a row of a bench table", path,
-                              number + 1);
+            status =
+                kda_fail(err, KDA_E_FORMAT, "%s:%d: not a row of a bench table", path, number + 1);
         else if (number)
             bench_rows_add(&rows, &row);
     }
@@ -142,19 +148,15 @@ kda_status bench_read_tsv(const char *path, struct bench_rows *out, kda_error *e
     return status;
 }
 
-// Writes what `print` prints.
-static kda_status write_text(const char *path, const struct bench_rows *rows,
-                             const struct bench_device *device,
-                             void (*print)(FILE *, const struct bench_rows *,
-                                           const struct bench_device *),
-                             kda_error *err)
+kda_status bench_write_text(const char *path, const struct bench_rows *rows,
+                            const struct bench_device *device, bench_print *print, kda_error *err)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (!out) return kda_fail(err, KDA_E_NO_MEMORY, "%s: no memory for its text", path);
     print(out, rows, device);
-    bool failed = ferror(out) != 0;
+    const bool failed = ferror(out) != 0;
     kda_status status = fclose(out) != 0 || failed
                             ? kda_fail(err, KDA_E_NO_MEMORY, "%s: no memory for its text", path)
                             : kda_files_write(path, text, size, err);
@@ -187,7 +189,7 @@ static void print_tsv(FILE *out, const struct bench_rows *rows, const struct ben
 
 kda_status bench_write_tsv(const char *path, const struct bench_rows *rows, kda_error *err)
 {
-    return write_text(path, rows, NULL, print_tsv, err);
+    return bench_write_text(path, rows, NULL, print_tsv, err);
 }
 
 // -------------------------------------------------------------------------------------------- JSON
@@ -233,7 +235,7 @@ static void print_json(FILE *out, const struct bench_rows *rows, const struct be
 kda_status bench_write_json(const char *path, const struct bench_rows *rows,
                             const struct bench_device *device, kda_error *err)
 {
-    return write_text(path, rows, device, print_json, err);
+    return bench_write_text(path, rows, device, print_json, err);
 }
 
 // ------------------------------------------------------------------------------------------ people
@@ -293,45 +295,67 @@ static void print_mean(const struct mean *mean)
                mean->worst);
     else
         printf("  %4d %6s %6s", 0, "-", "-");
-    if (mean->compared)
-        printf(" %6.3f %4d", exp(mean->log_gain / mean->compared), mean->slower);
+    if (mean->compared) printf(" %6.3f %4d", exp(mean->log_gain / mean->compared), mean->slower);
 }
 
-static void print_group(const char *name, const struct mean *of_routed, const struct mean *of_all)
+static bool in_group(const struct bench_row *row, const void *first)
 {
+    const struct bench_shape *shape = first;
+    return row->shape.kind == shape->kind && row->shape.tokens == shape->tokens;
+}
+
+static bool is_large(const struct bench_row *row, const void *unused)
+{
+    (void)unused;
+    return bench_bytes(&row->shape) >= 64e6;
+}
+
+static bool is_single(const struct bench_row *row, const void *unused)
+{
+    (void)unused;
+    return row->shape.rows == 1;
+}
+
+static bool is_any(const struct bench_row *row, const void *unused)
+{
+    (void)row;
+    (void)unused;
+    return true;
+}
+
+// The number of its routed rows that are slower.
+static int print_rows(const char *name, const struct bench_rows *rows,
+                      bool (*belongs)(const struct bench_row *, const void *), const void *to)
+{
+    struct mean of_all = {.count = 0}, of_routed = {.count = 0};
+    for (size_t i = 0; i < rows->count; i++) {
+        if (!belongs(&rows->rows[i], to)) continue;
+        include(&of_all, &rows->rows[i]);
+        if (routed(&rows->rows[i])) include(&of_routed, &rows->rows[i]);
+    }
     printf("%-14s", name);
-    print_mean(of_routed);
+    print_mean(&of_routed);
     printf("  |");
-    print_mean(of_all);
+    print_mean(&of_all);
     printf("\n");
+    return of_routed.slower;
 }
 
 int bench_print_summary(const struct bench_rows *rows, bool compares)
 {
     const char *gain = compares ? "   gain slow" : "";
-    printf("\nthe state's floor = 1\n%-14s  %4s %6s %6s%s  |  %4s %6s %6s%s\n", "", "rows", "routed",
-           "worst", gain, "rows", "all", "worst", gain);
-    struct mean all = {.count = 0}, all_routed = {.count = 0};
+    printf("\nmeans of time over floor\n%-14s  %4s %6s %6s%s  |  %4s %6s %6s%s\n", "", "rows",
+           "routed", "worst", gain, "rows", "all", "worst", gain);
     for (size_t i = 0; i < rows->count; i++) {
         const struct bench_shape *first = &rows->rows[i].shape;
-        struct mean group = {.count = 0}, group_routed = {.count = 0};
         bool said = false;
-        for (size_t j = 0; j < rows->count; j++) {
-            const struct bench_row *row = &rows->rows[j];
-            if (row->shape.kind != first->kind || row->shape.tokens != first->tokens) continue;
-            said |= j < i;
-            include(&group, row);
-            if (routed(row)) include(&group_routed, row);
-        }
+        for (size_t j = 0; j < i && !said; j++) said = in_group(&rows->rows[j], first);
         if (said) continue;
         char name[48];
         snprintf(name, sizeof name, "%s T%" PRId64, first->kind->name, first->tokens);
-        print_group(name, &group_routed, &group);
+        print_rows(name, rows, in_group, first);
     }
-    for (size_t i = 0; i < rows->count; i++) {
-        include(&all, &rows->rows[i]);
-        if (routed(&rows->rows[i])) include(&all_routed, &rows->rows[i]);
-    }
-    print_group("all", &all_routed, &all);
-    return all_routed.slower;
+    print_rows("N = 1", rows, is_single, NULL);
+    print_rows("64 MB and more", rows, is_large, NULL);
+    return print_rows("all", rows, is_any, NULL);
 }

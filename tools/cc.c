@@ -235,9 +235,12 @@ int main(int argc, char **argv)
 {
     enum { NVRTC = 256, TARGET, ROOT, PLAIN, VERSION };
     static const struct option names[] = {
-        {"nvrtc", required_argument, NULL, NVRTC}, {"target", required_argument, NULL, TARGET},
-        {"root", required_argument, NULL, ROOT},   {"plain", no_argument, NULL, PLAIN},
-        {"version", no_argument, NULL, VERSION},   {"help", no_argument, NULL, 'h'},
+        {"nvrtc", required_argument, NULL, NVRTC},
+        {"target", required_argument, NULL, TARGET},
+        {"root", required_argument, NULL, ROOT},
+        {"plain", no_argument, NULL, PLAIN},
+        {"version", no_argument, NULL, VERSION},
+        {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     struct options options = {0};
@@ -271,8 +274,8 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    bool compiles = options.target && options.output && argc - optind == 1 &&
-                    !(options.plain && options.root);
+    bool compiles =
+        options.target && options.output && argc - optind == 1 && !(options.plain && options.root);
     if (!options.nvrtc || !(wants_version ? optind == argc : compiles)) {
         fputs(usage, stderr);
         return 2;

@@ -9,6 +9,7 @@
 
 #include "tools/embed.h"
 #include "tools/files.h"
+#include "tools/ids.h"
 #include "tools/image.h"
 #include "tools/layout.h"
 #include "tools/sums.h"
@@ -18,7 +19,7 @@ static const char usage[] =
     "usage: kda-pack -o OUT.bundle --root DIR [--targets T,..] [--unpinned] [--images FILE] "
     "CUBIN...\n"
     "       kda-pack --embed OUT.S --symbol NAME BUNDLE\n"
-    "       kda-pack --lock FILE [--check] CUBIN...\n"
+    "       kda-pack [--lock FILE] [--ids FILE] [--check] CUBIN... BUNDLE...\n"
     "\n"
     "Packs images named BODY.TARGET.cubin into a bundle, with the bodies and routes of the "
     "manifest.\n"
@@ -32,10 +33,11 @@ static const char usage[] =
     "  --images FILE   also write a line KDA_IMAGE(body, target, \"sha256\", size) for each image\n"
     "  --embed FILE    write an assembler file that embeds BUNDLE between NAME_begin and NAME_end\n"
     "  --lock FILE     write the digests of the images to FILE; with --check compare them instead\n"
+    "  --ids FILE      the same with the ids of the files named *.bundle\n"
     "Exit status: 0 done, 1 refused, 2 wrong usage or a file that cannot be read or written.\n";
 
 struct options {
-    const char *output, *root, *targets, *images, *embed, *symbol, *lock;
+    const char *output, *root, *targets, *images, *embed, *symbol, *lock, *ids;
     bool unpinned, check;
 };
 
@@ -245,13 +247,19 @@ fail:
 // 0: go on; else the exit status plus one.
 static int read_options(int argc, char **argv, struct options *out)
 {
-    enum { ROOT = 256, TARGETS, UNPINNED, IMAGES, EMBED, SYMBOL, LOCK, CHECK };
+    enum { ROOT = 256, TARGETS, UNPINNED, IMAGES, EMBED, SYMBOL, LOCK, IDS, CHECK };
     static const struct option names[] = {
-        {"root", required_argument, NULL, ROOT},   {"targets", required_argument, NULL, TARGETS},
-        {"unpinned", no_argument, NULL, UNPINNED}, {"images", required_argument, NULL, IMAGES},
-        {"embed", required_argument, NULL, EMBED}, {"symbol", required_argument, NULL, SYMBOL},
-        {"lock", required_argument, NULL, LOCK},   {"check", no_argument, NULL, CHECK},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+        {"root", required_argument, NULL, ROOT},
+        {"targets", required_argument, NULL, TARGETS},
+        {"unpinned", no_argument, NULL, UNPINNED},
+        {"images", required_argument, NULL, IMAGES},
+        {"embed", required_argument, NULL, EMBED},
+        {"symbol", required_argument, NULL, SYMBOL},
+        {"lock", required_argument, NULL, LOCK},
+        {"ids", required_argument, NULL, IDS},
+        {"check", no_argument, NULL, CHECK},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int option;
     while ((option = getopt_long(argc, argv, "ho:", names, NULL)) != -1) {
@@ -280,6 +288,9 @@ static int read_options(int argc, char **argv, struct options *out)
         case LOCK:
             out->lock = optarg;
             break;
+        case IDS:
+            out->ids = optarg;
+            break;
         case CHECK:
             out->check = true;
             break;
@@ -291,13 +302,45 @@ static int read_options(int argc, char **argv, struct options *out)
             return 3;
         }
     }
-    bool packs =
-        out->output && out->root && !out->embed && !out->lock && !out->symbol && !out->check;
-    bool embeds = out->embed && out->symbol && !out->output && !out->lock && argc - optind == 1;
-    bool locks = out->lock && !out->output && !out->embed;
+    bool holds = out->lock || out->ids;
+    bool packs = out->output && out->root && !out->embed && !holds && !out->symbol && !out->check;
+    bool embeds = out->embed && out->symbol && !out->output && !holds && argc - optind == 1;
+    bool locks = holds && !out->output && !out->embed;
     if ((packs || embeds || locks) && optind < argc) return 0;
     fputs(usage, stderr);
     return 3;
+}
+
+static bool is_bundle(const char *path)
+{
+    size_t n = strlen(path), k = strlen(".bundle");
+    return n > k && strcmp(path + n - k, ".bundle") == 0;
+}
+
+// Each file goes to the lock of its kind; one without a lock is not silently passed over.
+static kda_status run_locks(const struct options *options, char **paths, size_t count,
+                            kda_error *err)
+{
+    size_t images = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (is_bundle(paths[i])) continue;
+        char *swapped = paths[images];
+        paths[images++] = paths[i];
+        paths[i] = swapped;
+    }
+    char **bundles = paths + images;
+    size_t bundle_count = count - images;
+    if ((images > 0) != (options->lock != NULL) || (bundle_count > 0) != (options->ids != NULL))
+        return kda_fail(err, KDA_E_ARGUMENT,
+                        "expected images with --lock and bundles with --ids, and neither without");
+    kda_status status = KDA_OK;
+    if (options->lock)
+        status = options->check ? kda_sums_check(options->lock, paths, images, err)
+                                : kda_sums_write(options->lock, paths, images, err);
+    if (options->ids && status == KDA_OK)
+        status = options->check ? kda_ids_check(options->ids, bundles, bundle_count, err)
+                                : kda_ids_write(options->ids, bundles, bundle_count, err);
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -306,15 +349,13 @@ int main(int argc, char **argv)
     kda_error err = {0};
     int stop = read_options(argc, argv, &options);
     if (stop) return stop - 1;
-    char *const *paths = argv + optind;
+    char **paths = argv + optind;
     size_t count = (size_t)(argc - optind);
     kda_status status;
     if (options.embed)
         status = kda_embed_bundle(options.embed, options.symbol, paths[0], &err);
-    else if (options.lock && options.check)
-        status = kda_sums_check(options.lock, paths, count, &err);
-    else if (options.lock)
-        status = kda_sums_write(options.lock, paths, count, &err);
+    else if (options.lock || options.ids)
+        status = run_locks(&options, paths, count, &err);
     else
         status = pack(&options, paths, count, &err);
     if (status == KDA_OK) return 0;

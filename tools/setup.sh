@@ -6,7 +6,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-packages='gcc g++ meson ninja-build pkg-config python3 python3-pip binutils libzstd-dev libmd-dev libcmocka-dev'
+# Tests alone need the second line: they hold JSON against its schema, a CMake project, the man page and the reference.
+packages='gcc g++ meson ninja-build pkg-config python3 python3-pip binutils libzstd-dev libmd-dev libcmocka-dev
+    python3-jsonschema cmake groff doxygen'
 missing=
 for package in $packages; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

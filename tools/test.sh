@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs every suite:  sh tools/test.sh [quick]
 #   quick   one optimised build, every suite of it
-#   (none)  the same, then the suites again under AddressSanitizer + UBSan, and the bodies under ThreadSanitizer
+#   (none)  the same, then the suites again under AddressSanitizer + UBSan, and the bodies under ThreadSanitizer; then
+#           two builds that must be the same bytes, the tree as a subproject, the API reference, and an Arm build in qemu
 # GPU suites run where a supported GPU is; elsewhere they are reported as skipped.
 set -eu
 cd "$(dirname "$0")/.."
@@ -18,3 +19,8 @@ meson test -C build-asan --no-rebuild --print-errorlogs --no-suite gpu --no-suit
 sh tools/setup.sh build-tsan -Db_sanitize=thread
 ninja -C build-tsan
 meson test -C build-tsan --no-rebuild --print-errorlogs --suite race -t 4
+
+sh tools/reproduce.sh
+sh tests/subproject.sh .
+ninja -C build docs
+sh tools/aarch64.sh

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owns the table of cubins that the soft device can run: the rows of images.inc, which the packer
-// writes beside the bundle as KDA_IMAGE(body, target, digest, size), and what tests register. An
-// image is known by its bytes alone. Refuses to read a cubin beyond its ELF header and section
+// writes beside the bundle as KDA_IMAGE(body, target, digest, size), kda-bench's floor, and what
+// tests register. An image is known by its bytes alone. Refuses to read a cubin beyond its ELF header and section
 // table: the code that runs is the body, not the image.
 #include "tests/soft/state.h"
 
@@ -10,6 +10,7 @@
 #include "manifest/format.h"
 #include "manifest/params.h"
 #include "tests/soft/soft.h"
+#include "tools/floor.h"
 
 // ----------------------------------------------------------------------------- the bundle's images
 
@@ -24,6 +25,10 @@
     enum { threads_##name = threads, params_##name = sizeof(PARAMS_##op) };
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
+
+// The kernel that kda-bench compares with is no schedule.
+void soft_body_floor(const void *params);
+enum { threads_floor = KDA_FLOOR_THREADS, params_floor = sizeof(struct kda_floor_params) };
 
 #define KDA_CCS(...)                                                                               \
     {                                                                                              \

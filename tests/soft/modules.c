@@ -78,6 +78,8 @@ int cuModuleUnload(CUmodule handle)
     if (result != KDA_CU_SUCCESS) return soft_leave(result);
     struct soft_module *module = soft_object_find(SOFT_MODULE, handle);
     if (module == NULL) return soft_leave(KDA_CU_INVALID_HANDLE);
+    if (soft_capture_active())
+        soft_blame("unloading %s while a stream is being captured", module->image->body);
     result = soft_capture_guard();
     if (result != KDA_CU_SUCCESS) return soft_leave(result);
     if (soft_graph_uses(module))

@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer target over the arguments of every operation: the input edits a valid call (extents,
+// strides, addresses in and around blocks of memory, types, counts, scalars, flags), the library
+// validates it, and a launch double stands where the driver would be. What the library lets through
+// must be harmless: every byte that the kernel can touch lies in the tensor that the caller
+// described, what is written overlaps nothing, addresses are aligned as the kernel needs them. That
+// model is written from the layout alone, in 128-bit arithmetic, without the library's helpers.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loader/context.h"
+#include "manifest/params.h"
+#include "tests/blob.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+typedef __int128 wide;
+
+enum { MOST = 12 };
+
+struct tensor {
+    const char *name;
+    const kda_tensor *tensor;
+    unsigned width, alignment;
+    bool written, kernel_address;  // does the kernel get its address?
+};
+
+// The call that is being validated, for the launch double to judge.
+static struct {
+    const kda_recurrent_args *recurrent;
+    const kda_packed_args *packed;
+    int launches;
+} now;
+
+static _Noreturn void wrong(const char *format, const char *name, int64_t number)
+{
+    fprintf(stderr, "wrongly accepted: ");
+    fprintf(stderr, format, name, number);
+    fprintf(stderr, "\n");
+    abort();
+}
+static void require(bool good, const char *format, const char *name, int64_t number)
+{
+    if (!good) wrong(format, name, number);
+}
+
+// ------------------------------------------------------------------------- what the caller described
+
+static wide begin_of(const struct tensor *t) { return (wide)(uintptr_t)t->tensor->data; }
+static wide end_of(const struct tensor *t)
+{
+    wide last = 0;
+    for (uint32_t i = 0; i < t->tensor->rank; i++)
+        last += (wide)(t->tensor->extent[i] - 1) * t->tensor->stride[i];
+    return begin_of(t) + (last + 1) * t->width;
+}
+
+static void check_tensors(const struct tensor *tensors, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const struct tensor *const t = &tensors[i];
+        if (!t->tensor->data) continue;
+        require(t->tensor->rank >= 1 && t->tensor->rank <= 4, "rank of %s", t->name, 0);
+        for (uint32_t d = 0; d < t->tensor->rank; d++) {
+            require(t->tensor->extent[d] >= 1, "extent of %s: %" PRId64, t->name,
+                    t->tensor->extent[d]);
+            require(t->tensor->stride[d] >= 1, "stride of %s: %" PRId64, t->name,
+                    t->tensor->stride[d]);
+        }
+        require(end_of(t) <= (wide)UINT64_MAX + 1, "%s wraps around", t->name, 0);
+        require((uintptr_t)t->tensor->data % t->alignment == 0, "%s is not aligned to %" PRId64,
+                t->name, t->alignment);
+        for (int j = 0; j < count; j++) {
+            const struct tensor *const other = &tensors[j];
+            if (j == i || !t->written || !other->tensor->data) continue;
+            require(end_of(t) <= begin_of(other) || end_of(other) <= begin_of(t),
+                    "%s overlaps another", t->name, j);
+        }
+    }
+}
+
+// The kernel reads or writes `count` times `run` elements, `stride` apart, from `at`.
+static void check_touched(const struct tensor *t, unsigned long long at, int64_t count,
+                          int64_t stride, int64_t run)
+{
+    require(count >= 1 && stride >= 0 && run >= 1, "%s: nothing of it", t->name, 0);
+    require(count == 1 || stride >= run, "%s: its tokens overlap", t->name, stride);
+    const wide last = (wide)at + ((wide)(count - 1) * stride + run) * t->width;
+    require((wide)at >= begin_of(t) && last <= end_of(t), "%s is left by the kernel, by %" PRId64,
+            t->name, (int64_t)(last - end_of(t)));
+}
+
+// ------------------------------------------------------------------------------- what the kernel does
+
+static const struct kda_bundle *bundle;
+static struct kda_context *context;
+
+static void check_grid(const unsigned grid[2], unsigned block, int64_t value_heads, int64_t rows,
+                       const struct kda_format_body *body)
+{
+    require(grid[1] == rows && rows >= 1 && rows <= 65535, "%s grid.y %" PRId64, "", grid[1]);
+    require(grid[0] == (wide)value_heads * body->split && grid[0] <= INT32_MAX,
+            "%s grid.x %" PRId64, "", grid[0]);
+    require(block == body->threads, "%s block %" PRId64, "", block);
+}
+
+static void judge_recurrent(const struct kda_recurrent_params *p, const struct kda_format_body *body)
+{
+    const kda_recurrent_args *const a = now.recurrent;
+    const bool vector = body->gate != KDA_GATE_SOFTPLUS;
+    const struct tensor t[MOST] = {
+        {"q", &a->q, 2, 8, false, true},
+        {"k", &a->k, 2, 8, false, true},
+        {"v", &a->v, 2, 2, false, true},
+        {"g", &a->g, 2, 8, false, true},
+        {"beta", &a->beta, 2, 2, false, true},
+        {"A_log", &a->a_log, 4, 4, false, true},
+        {"dt_bias", &a->dt_bias, 4, 4, false, true},
+        {"state", &a->state, 2, 16, true, true},
+        {"out", &a->out, 2, 2, true, true},
+        {"cu_seqlens", &a->cu_seqlens, 4, 4, false, true},
+        {"indices", &a->ssm_state_indices, 4, 4, false, true},
+        {"accepted", &a->num_accepted_tokens, 4, 4, false, true},
+    };
+    check_tensors(t, MOST);
+    const int64_t tokens = body->tokens_min, h = p->heads, hv = p->value_heads;
+    require(p->rows >= 1 && h >= 1 && hv >= h && hv % h == 0, "%s heads %" PRId64, "", hv);
+    require(p->tok == (wide)p->rows * tokens, "%s tok %" PRId64, "", p->tok);
+    require(!body->heads || h == body->heads, "%s H %" PRId64, "", h);
+    require(!(body->flags & KDA_BODY_EQUAL_HEADS) || h == hv, "%s HV %" PRId64, "", hv);
+    check_touched(&t[0], p->q, p->tok, p->q_stride, h * 128);
+    check_touched(&t[1], p->k, p->tok, p->k_stride, h * 128);
+    check_touched(&t[2], p->v, p->tok, p->v_stride, hv * 128);
+    check_touched(&t[3], p->g, p->tok, p->g_stride, hv * 128);
+    check_touched(&t[4], p->beta, p->tok, p->beta_stride, hv);
+    // Four elements at a time.
+    require(p->q_stride % 4 == 0 && p->k_stride % 4 == 0 && p->g_stride % 4 == 0,
+            "%s: a stride that vectors cannot take", "q, k, g", 0);
+    if (body->gate != KDA_GATE_PRECOMPUTED) {
+        check_touched(&t[5], p->a_log, 1, 0, h);
+        check_touched(&t[6], p->dt_bias, 1, 0, h * 128);
+    } else {
+        require(!p->a_log && !p->dt_bias, "%s with precomputed gates", "A_log", 0);
+    }
+    require(p->num_slots >= 1, "%s num_slots %" PRId64, "", p->num_slots);
+    check_touched(&t[7], p->state, p->num_slots, p->slot_stride, hv * 16384);
+    require(p->slot_stride % 8 == 0, "%s slot stride %" PRId64, "", p->slot_stride);
+    check_touched(&t[8], p->out, p->tok, hv * 128, hv * 128);
+    if (p->cu_seqlens) check_touched(&t[9], p->cu_seqlens, 1, 0, (int64_t)p->rows + 1);
+    require(!p->cu_seqlens || p->indices, "%s without indices", "cu_seqlens", 0);
+    if (p->indices)
+        check_touched(&t[10], p->indices, 1, 0, p->rows * tokens);
+    else
+        require(p->num_slots >= p->rows * tokens, "%s for default slots", "num_slots", p->num_slots);
+    if (p->accepted) check_touched(&t[11], p->accepted, 1, 0, p->rows);
+    require(isfinite(p->scale) && isfinite(p->lower_bound), "%s is not finite", "scale", 0);
+    require(body->gate != KDA_GATE_LOWER_BOUND || p->lower_bound < 0, "%s", "lower_bound", 0);
+    require(!p->beta_is_logit || !vector, "%s", "beta_is_logit", 0);
+    require((unsigned)p->beta_is_logit <= 1 && !p->reserved, "%s", "reserved", 0);
+    require(!body->row_set || (p->rows < 32 && body->row_set >> p->rows & 1), "%s rows %" PRId64, "",
+            p->rows);
+}
+
+static void judge_packed(const struct kda_recurrent_params *p)
+{
+    const kda_packed_args *const a = now.packed;
+    const struct tensor t[] = {
+        {"mixed_qkv", &a->mixed_qkv, 2, 2, false, true}, {"raw_gate", &a->raw_gate, 2, 2, false, true},
+        {"raw_beta", &a->raw_beta, 2, 2, false, true},   {"A_log", &a->a_log, 4, 4, false, true},
+        {"dt_bias", &a->dt_bias, 4, 4, false, true},     {"state", &a->state, 2, 2, true, true},
+        {"indices", &a->state_indices, 4, 4, false, true}, {"out", &a->out, 2, 2, true, true},
+    };
+    check_tensors(t, sizeof t / sizeof t[0]);
+    const int64_t n = p->rows;
+    require(n >= 1 && p->tok == n && p->heads == 12 && p->value_heads == 12, "%s rows %" PRId64, "",
+            n);
+    check_touched(&t[0], p->q, n, p->q_stride, 4608);
+    check_touched(&t[0], p->k, n, p->k_stride, 3072);
+    check_touched(&t[0], p->v, n, p->v_stride, 1536);
+    check_touched(&t[1], p->g, n, p->g_stride, 1536);
+    check_touched(&t[2], p->beta, n, p->beta_stride, 12);
+    check_touched(&t[3], p->a_log, 1, 0, 12);
+    check_touched(&t[4], p->dt_bias, 1, 0, 1536);
+    check_touched(&t[5], p->state, p->num_slots, p->slot_stride, 196608);
+    check_touched(&t[6], p->indices, 1, 0, n);
+    check_touched(&t[7], p->out, n, 1536, 1536);
+}
+
+// --------------------------------------------------------------------------------- the driver double
+
+static int launch(const unsigned grid[3], unsigned block, unsigned smem, CUfunction function,
+                  void **params)
+{
+    const uint32_t cubin = (uint32_t)(uintptr_t)function - 1;
+    require(cubin < bundle->cubin_count, "%s function", "", cubin);
+    const struct kda_format_body *const body = &bundle->bodies[bundle->cubins[cubin].body];
+    const struct kda_recurrent_params *const p = params[0];
+    now.launches++;
+    require(grid[2] == 1 && smem == body->smem, "%s smem %" PRId64, "", smem);
+    check_grid(grid, block, p->value_heads, p->rows, body);
+    require(kda_target_runs_on(&bundle->targets[bundle->cubins[cubin].target], 100),
+            "%s on another chip", "image", 0);
+    if (now.packed) {
+        require(body->op == KDA_OP_PACKED, "%s", "operator", body->op);
+        judge_packed(p);
+    } else {
+        require(body->op == KDA_OP_RECURRENT && body->gate == (uint32_t)now.recurrent->gate, "%s",
+                "operator", body->op);
+        judge_recurrent(p, body);
+    }
+    return 0;
+}
+
+static int launch_plain(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned smem, CUstream stream,
+                        void **params, void **extra)
+{
+    (void)stream, (void)extra;
+    require(block_y == 1 && block_z == 1, "%s", "block", block_y);
+    return launch((const unsigned[3]){x, y, z}, block_x, smem, function, params);
+}
+
+static int launch_ex(const struct kda_cu_launch_config *config, CUfunction function, void **params,
+                     void **extra)
+{
+    (void)extra;
+    require(config->attribute_count == 1 && config->attributes[0].id == KDA_CU_LAUNCH_PDL, "%s",
+            "attributes", config->attribute_count);
+    return launch(config->grid, config->block[0], config->smem, function, params);
+}
+
+static int context_id(CUcontext cuda, unsigned long long *out)
+{
+    (void)cuda;
+    *out = 1;
+    return 0;
+}
+static int error_name(int result, const char **out)
+{
+    (void)result;
+    *out = "CUDA_ERROR";
+    return 0;
+}
+
+static const struct kda_driver driver = {.cuGetErrorName = error_name,
+                                         .cuCtxGetId = context_id,
+                                         .cuLaunchKernel = launch_plain,
+                                         .cuLaunchKernelEx = launch_ex};
+
+// A context on which every image is loaded: cubin i is function i + 1.
+static void set_up(void)
+{
+    const struct blob blob = blob_default();
+    kda_bundle *opened = NULL;
+    if (kda_bundle_open(blob.data, blob.size, &opened, NULL)) abort();
+    bundle = opened;
+    context = calloc(1, sizeof *context + bundle->cubin_count * sizeof context->images[0]);
+    if (!context) abort();
+    context->bundle = bundle;
+    context->driver = &driver;
+    context->id = 1;
+    context->generation = kda_driver_generation();
+    context->chip = 100;
+    context->device =
+        (kda_device){.cc_major = 10, .cuda_version = 13000, .sm_count = 148};
+    for (uint32_t i = 0; i < bundle->cubin_count; i++)
+        atomic_init(&context->images[i].function, (CUfunction)(uintptr_t)(i + 1));
+}
+
+// ------------------------------------------------------------------------------- calls and their edits
+
+struct input {
+    const uint8_t *data;
+    size_t size;
+};
+
+static uint64_t take(struct input *in, size_t bytes)
+{
+    uint64_t value = 0;
+    if (bytes > in->size) bytes = in->size;
+    memcpy(&value, in->data, bytes);
+    in->data += bytes;
+    in->size -= bytes;
+    return value;
+}
+
+// Blocks of memory, side by side in pairs: 0 touches 1, 2 touches 3.
+static uint64_t block(uint64_t i) { return (i / 2 + 1) << 40 | (i % 2) << 32; }
+
+static kda_tensor make(uint64_t address, kda_dtype type, const int64_t extent[4])
+{
+    kda_tensor tensor = {.data = (void *)(uintptr_t)address, .dtype = type};
+    while (tensor.rank < 4 && extent[tensor.rank]) {
+        tensor.extent[tensor.rank] = extent[tensor.rank];
+        tensor.rank++;
+    }
+    int64_t stride = 1;
+    for (uint32_t i = tensor.rank; i-- > 0;) {
+        tensor.stride[i] = stride;
+        stride *= tensor.extent[i];
+    }
+    return tensor;
+}
+#define TENSOR(i, type, ...) make(block(i), type, (const int64_t[4]){__VA_ARGS__})
+
+static kda_recurrent_args valid_recurrent(struct input *in)
+{
+    static const struct {
+        kda_gate gate;
+        int64_t tokens;
+    } kinds[] = {{KDA_GATE_PRECOMPUTED, 1}, {KDA_GATE_PRECOMPUTED, 2}, {KDA_GATE_PRECOMPUTED, 4},
+                 {KDA_GATE_PRECOMPUTED, 5}, {KDA_GATE_PRECOMPUTED, 6}, {KDA_GATE_LOWER_BOUND, 3},
+                 {KDA_GATE_SOFTPLUS, 1}};
+    const uint64_t pick = take(in, 1), form = take(in, 1);
+    const kda_gate gate = kinds[pick % 7].gate;
+    const int64_t t = kinds[pick % 7].tokens, n = (int64_t)(form % 4) + 1;
+    const int64_t h = gate == KDA_GATE_LOWER_BOUND ? 16 : (int64_t)(form / 4 % 4) + 1;
+    const int64_t hv = gate == KDA_GATE_PRECOMPUTED ? h * (int64_t)(form / 16 % 3 + 1) : h;
+    const bool cu = t > 1 && form & 128;
+    kda_recurrent_args a = {.state = TENSOR(7, KDA_BF16, n * t + 1, hv, 128, 128),
+                            .gate = gate,
+                            .num_spec_tokens = (int32_t)t - 1,
+                            .scale = 0.0883883461F,
+                            .flags = t > 1 ? KDA_FLAG_SPECULATIVE : 0};
+    const int64_t lead[2] = {cu ? n * t : n, t};
+    kda_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.g, &a.beta, &a.out};
+    for (uint64_t i = 0; i < 6; i++) {
+        const int64_t heads = i < 2 ? h : hv, last = i == 4 ? 0 : 128;
+        *tensors[i] = cu ? TENSOR(i, KDA_BF16, lead[0], heads, last)
+                         : TENSOR(i, KDA_BF16, lead[0], lead[1], heads, last);
+    }
+    if (cu) a.cu_seqlens = TENSOR(8, KDA_I32, n + 1);
+    if (gate != KDA_GATE_PRECOMPUTED) {
+        a.a_log = TENSOR(9, KDA_F32, h);
+        a.dt_bias = TENSOR(10, KDA_F32, h, 128);
+        a.lower_bound = gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F;
+    }
+    if (cu || pick & 128) a.ssm_state_indices = TENSOR(11, KDA_I32, n, t);
+    if (pick & 64) a.num_accepted_tokens = TENSOR(12, KDA_I32, n);
+    return a;
+}
+
+static kda_packed_args valid_packed(struct input *in)
+{
+    const int64_t n = (int64_t)(take(in, 1) % 40) + 1;
+    return (kda_packed_args){.mixed_qkv = TENSOR(0, KDA_BF16, n, 4608),
+                             .raw_gate = TENSOR(1, KDA_BF16, n, 1536),
+                             .raw_beta = TENSOR(2, KDA_BF16, n, 12),
+                             .a_log = TENSOR(3, KDA_F32, 12),
+                             .dt_bias = TENSOR(4, KDA_F32, 1536),
+                             .state = TENSOR(5, KDA_BF16, n, 12, 128, 128),
+                             .state_indices = TENSOR(6, KDA_I32, n),
+                             .out = TENSOR(7, KDA_BF16, n, 1, 12, 128)};
+}
+
+static int64_t number(struct input *in, int64_t old)
+{
+    static const int64_t special[] = {0,         1,         -1,        2,          3,
+                                      127,       128,       65535,     65536,      INT32_MAX,
+                                      INT32_MIN, INT64_MAX, INT64_MIN, 1ll << 32,  1ll << 40,
+                                      1ll << 57};
+    const uint64_t how = take(in, 1);
+    switch (how % 8) {
+    case 0:
+        return special[how / 8 % 16];
+    case 1:
+        return (int64_t)((uint64_t)old + 1);
+    case 2:
+        return (int64_t)((uint64_t)old - 1);
+    case 3:
+        return (int64_t)((uint64_t)old * 2);
+    case 4:
+        return (int64_t)((uint64_t)old + 4 * (how / 8));
+    case 5:
+        return (int64_t)take(in, 8);
+    case 6:
+        return (int64_t)((uint64_t)old << how / 8);
+    default:
+        return (int64_t)take(in, 2);
+    }
+}
+
+// In, at the end of, or just beside a block, or anywhere.
+static uint64_t address(struct input *in, uint64_t old)
+{
+    const uint64_t how = take(in, 1), which = how / 8;
+    switch (how % 8) {
+    case 0:
+        return block(which);
+    case 1:
+        return block(which) + take(in, 2);
+    case 2:
+        return block(which) - take(in, 1);
+    case 3:
+        return old + (take(in, 1) - 128) * 2;
+    case 4:
+        return old + take(in, 2) * 16;
+    case 5:
+        return UINT64_MAX - take(in, 2);
+    case 6:
+        return take(in, 8);
+    default:
+        return which % 2 ? 0 : old + which;
+    }
+}
+
+static void edit_tensor(struct input *in, kda_tensor *t)
+{
+    const uint64_t what = take(in, 1);
+    switch (what % 8) {
+    case 0:
+        t->data = (void *)(uintptr_t)address(in, (uintptr_t)t->data);
+        break;
+    case 1:
+    case 2:
+        t->extent[what / 8 % 4] = number(in, t->extent[what / 8 % 4]);
+        break;
+    case 3:
+    case 4:
+        t->stride[what / 8 % 4] = number(in, t->stride[what / 8 % 4]);
+        break;
+    case 5:
+        t->rank = (uint32_t)(what / 8 % 7);
+        break;
+    case 6:
+        t->dtype = (kda_dtype)(what / 8 % 7);
+        break;
+    default:
+        if (what & 128) *t = (kda_tensor){0};
+        else
+            t->stride[0] = number(in, t->stride[0]), t->stride[1] = number(in, t->stride[1]);
+    }
+}
+
+static float real(struct input *in)
+{
+    const uint32_t bits = (uint32_t)take(in, 4);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void edit_recurrent(struct input *in, kda_recurrent_args *a)
+{
+    kda_tensor *const tensors[] = {&a->q,         &a->k,         &a->v,
+                                   &a->g,         &a->beta,      &a->a_log,
+                                   &a->dt_bias,   &a->state,     &a->out,
+                                   &a->ssm_state_indices,        &a->cu_seqlens,
+                                   &a->num_accepted_tokens,      &a->initial_state};
+    const uint64_t what = take(in, 1) % 32;
+    if (what < 13) {
+        edit_tensor(in, tensors[what]);
+    } else if (what < 18) {  // the first stride of two, as a slice has it
+        const int64_t stride = number(in, a->q.stride[0]);
+        for (int i = 0; i < 2; i++) tensors[(what + (uint64_t)i) % 5]->stride[0] = stride;
+    } else if (what < 22) {  // all leading extents alike
+        const int64_t extent = number(in, a->q.extent[0]);
+        for (int i = 0; i < 5; i++) tensors[i]->extent[0] = extent;
+        a->out.extent[0] = extent;
+    } else if (what < 24) {
+        a->flags = (uint32_t)take(in, what == 22 ? 1 : 4);
+    } else if (what < 26) {
+        a->num_spec_tokens = (int32_t)number(in, a->num_spec_tokens);
+    } else if (what == 26) {
+        a->gate = (kda_gate)(take(in, 1) % 5);
+    } else if (what == 27) {
+        a->beta_is_logit = (int32_t)number(in, a->beta_is_logit);
+    } else if (what == 28) {
+        a->scale = real(in);
+    } else if (what == 29) {
+        a->lower_bound = real(in);
+    } else if (what == 30) {
+        a->reserved[take(in, 1) % 4] = take(in, 1);
+    } else {
+        const kda_tensor q = a->q;
+        a->q = a->k;
+        a->k = q;
+    }
+}
+
+static void edit_packed(struct input *in, kda_packed_args *a)
+{
+    kda_tensor *const tensors[] = {&a->mixed_qkv, &a->raw_gate, &a->raw_beta, &a->a_log,
+                                   &a->dt_bias,   &a->state,    &a->state_indices, &a->out};
+    const uint64_t what = take(in, 1) % 16;
+    if (what < 11) {
+        edit_tensor(in, tensors[what % 8]);
+    } else if (what < 13) {
+        const int64_t extent = number(in, a->mixed_qkv.extent[0]);
+        static const int per_row[] = {0, 1, 2, 6, 7};
+        for (int i = 0; i < 5; i++) tensors[per_row[i]]->extent[0] = extent;
+    } else if (what == 13) {
+        a->flags = (uint32_t)take(in, 1);
+    } else if (what == 14) {
+        a->reserved32 = (uint32_t)take(in, 1);
+    } else {
+        a->reserved[take(in, 1) % 4] = take(in, 1);
+    }
+}
+
+static void check_outcome(kda_status status, const kda_error *err, int launches)
+{
+    if (status == KDA_OK) {
+        require(now.launches == launches, "%s: %" PRId64 " launches", "success", now.launches);
+    } else {
+        require(now.launches == 0 && err->status == status && *err->text &&
+                    !strchr(err->text, '\n') && status < KDA_E_IO,
+                "%s: status %" PRId64, err->text, status);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!context) set_up();
+    struct input in = {data, size};
+    const uint64_t how = take(&in, 1);
+    kda_recurrent_args recurrent = {0};
+    kda_packed_args packed = {0};
+    if (how & 1) {
+        packed = valid_packed(&in);
+        for (int i = 0; i < 8 && in.size; i++) edit_packed(&in, &packed);
+    } else {
+        recurrent = valid_recurrent(&in);
+        for (int i = 0; i < 12 && in.size; i++) edit_recurrent(&in, &recurrent);
+    }
+    now.packed = how & 1 ? &packed : NULL;
+    now.recurrent = how & 1 ? NULL : &recurrent;
+    now.launches = 0;
+    kda_error err = {0};
+    const kda_status status = how & 1 ? kda_packed(context, &packed, NULL, &err)
+                                      : kda_recurrent(context, &recurrent, NULL, &err);
+    check_outcome(status, &err, 1);
+
+    // A plan is refused for the same reasons, but for the body that it may force.
+    static const char *const bodies[] = {NULL, NULL, "packed_t1_tile16", "d128_t2_precomputed_split1",
+                                         "d128_t3_lower_bound_split4", "none"};
+    const char *const body = bodies[how / 2 % 6];
+    kda_plan plan = {.opaque = {1}};
+    now.launches = 0;
+    const kda_status planned =
+        how & 1 ? kda_packed_plan(context, &packed, body, NULL, &plan, &err)
+                : kda_recurrent_plan(context, &recurrent, body, NULL, &plan, &err);
+    check_outcome(planned, &err, 0);
+    if (!body) require(planned == status, "%s: plan %" PRId64, "another status", planned);
+    if (planned == KDA_OK) {
+        require(kda_plan_launch(&plan, NULL, &err) == KDA_OK && now.launches == 1, "%s: %" PRId64,
+                "launches of a plan", now.launches);
+    } else {
+        require(plan.opaque[0] == 1, "%s was written", "a refused plan", 0);
+    }
+    return 0;
+}

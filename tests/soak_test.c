@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// The long run: threads with two streams each launch small calls of mixed kinds and random shapes,
+// eagerly and by plans, and now and then stop to hold one of them against the float64 oracle and
+// the untouched part of the pool against its digest. Memory must stay where it was.
+//   kda-soak [BUNDLE] [--launches N] [--seconds S] [--threads N] [--rows N] [--heads H] [--seed N]
+// It ends at N launches or after S seconds, whichever comes first. Exit status: 0 passed, 77 no
+// device that the bundle serves, 1 failed, 2 usage.
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/machine.h"
+#include "tools/oracle.h"
+
+enum { STREAMS = 2, KINDS = 8, MOST_TOKENS = 6, MOST_THREADS = 16 };
+
+static const struct kind {
+    kda_op op;
+    kda_gate gate;
+    int32_t tokens;
+} kinds[KINDS] = {
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 1}, {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 2},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 4}, {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 5},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 6}, {KDA_OP_RECURRENT, KDA_GATE_LOWER_BOUND, 3},
+    {KDA_OP_RECURRENT, KDA_GATE_SOFTPLUS, 1},    {KDA_OP_PACKED, KDA_GATE_LOWER_BOUND, 1},
+};
+
+static struct {
+    struct machine machine;
+    kda_bundle *bundle;
+    kda_context *context;
+    long launches, sample;  // launches between two samples of a thread
+    double seconds;
+    int threads;
+    int64_t rows, heads;
+    uint64_t seed;
+    struct timespec start;
+    atomic_long launched, judged;
+    atomic_int failed;
+} soak = {.launches = 10000000, .sample = 2000, .seconds = 480, .threads = 4, .rows = 8, .heads = 2,
+          .seed = 1};
+
+static double elapsed(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - soak.start.tv_sec) +
+           1e-9 * (double)(now.tv_nsec - soak.start.tv_nsec);
+}
+
+static void report(const char *what, const char *detail)
+{
+    atomic_store(&soak.failed, 1);
+    fprintf(stderr, "kda-soak: %s: %s\n", what, detail);
+}
+
+static void *reserve(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    if (!memory) {
+        fprintf(stderr, "kda-soak: out of memory\n");
+        exit(1);
+    }
+    return memory;
+}
+
+// -------------------------------------------------------------------------------------------- lanes
+
+struct buffer {
+    void *host;
+    CUdeviceptr device;
+    size_t size;
+};
+
+// One kind of call on one stream, with memory of its own for the most rows.
+struct lane {
+    const struct kind *kind;
+    CUstream stream;
+    int64_t h, hv, rows, slots;
+    struct buffer q, k, v, g, beta, a_log, dt_bias, state, out, indices, accepted;
+    int64_t q_stride, g_stride;
+};
+
+static struct buffer make(size_t elements, size_t width)
+{
+    struct buffer buffer = {.host = reserve(elements, width), .size = elements * width};
+    buffer.device = machine_alloc(&soak.machine, buffer.size);
+    return buffer;
+}
+static void drop(struct buffer *buffer)
+{
+    if (buffer->device) machine_free(&soak.machine, buffer->device);
+    free(buffer->host);
+}
+static void put(const struct buffer *buffer)
+{
+    machine_put(&soak.machine, buffer->device, buffer->host, buffer->size);
+}
+static void get(const struct buffer *buffer)
+{
+    machine_get(&soak.machine, buffer->host, buffer->device, buffer->size);
+}
+
+static struct buffer normals(struct oracle_rng *rng, size_t count, double scale, double shift)
+{
+    struct buffer buffer = make(count, sizeof(uint16_t));
+    uint16_t *host = buffer.host;
+    for (size_t i = 0; i < count; i++) host[i] = oracle_bf16(scale * oracle_normal(rng) + shift);
+    put(&buffer);
+    return buffer;
+}
+static struct buffer floats(struct oracle_rng *rng, size_t count)
+{
+    struct buffer buffer = make(count, sizeof(float));
+    float *host = buffer.host;
+    for (size_t i = 0; i < count; i++) host[i] = (float)(0.3 * oracle_normal(rng));
+    put(&buffer);
+    return buffer;
+}
+
+static void open_lane(struct lane *lane, const struct kind *kind, CUstream stream,
+                      struct oracle_rng *rng)
+{
+    const bool packed = kind->op == KDA_OP_PACKED, bound = kind->tokens == 3;
+    *lane = (struct lane){.kind = kind, .stream = stream};
+    lane->h = packed ? 12 : bound ? 16 : soak.heads;
+    lane->hv = kind->gate == KDA_GATE_PRECOMPUTED ? 2 * lane->h : lane->h;
+    lane->rows = soak.rows;
+    lane->slots = lane->rows * kind->tokens + 2;
+    const size_t tok = (size_t)(lane->rows * kind->tokens), d = ORACLE_D;
+    const size_t h = (size_t)lane->h, hv = (size_t)lane->hv;
+    const bool in_kernel = kind->gate != KDA_GATE_PRECOMPUTED;
+    // Packed decode has q, k and v side by side in one row.
+    lane->q_stride = (int64_t)((packed ? 3 : 1) * h * d);
+    lane->g_stride = (int64_t)(hv * d);
+    lane->q = normals(rng, tok * (size_t)lane->q_stride, 1, 0);
+    if (!packed) lane->k = normals(rng, tok * h * d, 1, 0);
+    if (!packed) lane->v = normals(rng, tok * hv * d, 1, 0);
+    lane->g = normals(rng, tok * hv * d, in_kernel ? 1 : 0.02, in_kernel ? 0 : -0.1);
+    lane->beta = normals(rng, tok * hv, packed || kind->gate == KDA_GATE_SOFTPLUS ? 1 : 0.1,
+                         packed || kind->gate == KDA_GATE_SOFTPLUS ? 0 : 0.5);
+    if (in_kernel) {
+        lane->a_log = floats(rng, h);
+        lane->dt_bias = floats(rng, h * d);
+    }
+    lane->state = normals(rng, (size_t)lane->slots * hv * ORACLE_HEAD, 0.2, 0);
+    lane->out = make(tok * hv * d, sizeof(uint16_t));
+    lane->indices = make(tok, sizeof(int32_t));
+    lane->accepted = make((size_t)lane->rows, sizeof(int32_t));
+    int32_t *const slots = lane->indices.host, *const accepted = lane->accepted.host;
+    for (size_t i = 0; i < tok; i++) slots[i] = (int32_t)(i + 1);  // the first and last stay unused
+    for (int64_t i = 0; i < lane->rows; i++)
+        accepted[i] = (int32_t)(oracle_bits(rng) % (uint64_t)(kind->tokens + 1));
+    put(&lane->indices);
+    put(&lane->accepted);
+}
+
+static void close_lane(struct lane *lane)
+{
+    struct buffer *const all[] = {&lane->q,       &lane->k,     &lane->v,   &lane->g,
+                                  &lane->beta,    &lane->a_log, &lane->dt_bias, &lane->state,
+                                  &lane->out,     &lane->indices, &lane->accepted};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) drop(all[i]);
+}
+
+// -------------------------------------------------------------------------------------------- calls
+
+static kda_tensor tensor(CUdeviceptr address, kda_dtype type, const int64_t extent[4])
+{
+    kda_tensor out = {.data = (void *)(uintptr_t)address, .dtype = type};
+    while (out.rank < 4 && extent[out.rank]) {
+        out.extent[out.rank] = extent[out.rank];
+        out.rank++;
+    }
+    int64_t stride = 1;
+    for (uint32_t i = out.rank; i-- > 0;) {
+        out.stride[i] = stride;
+        stride *= out.extent[i];
+    }
+    return out;
+}
+#define TENSOR(buffer, type, ...) tensor((buffer).device, type, (const int64_t[4]){__VA_ARGS__})
+
+static const float SCALE = 0x1.6a09e6p-4F;
+
+static kda_recurrent_args recurrent_args(const struct lane *l, int64_t n)
+{
+    const struct kind *const kind = l->kind;
+    const int64_t t = kind->tokens, h = l->h, hv = l->hv, d = ORACLE_D;
+    kda_recurrent_args args = {
+        .q = TENSOR(l->q, KDA_BF16, n, t, h, d),
+        .k = TENSOR(l->k, KDA_BF16, n, t, h, d),
+        .v = TENSOR(l->v, KDA_BF16, n, t, hv, d),
+        .g = TENSOR(l->g, KDA_BF16, n, t, hv, d),
+        .beta = TENSOR(l->beta, KDA_BF16, n, t, hv),
+        .state = TENSOR(l->state, KDA_BF16, l->slots, hv, d, d),
+        .out = TENSOR(l->out, KDA_BF16, n, t, hv, d),
+        .ssm_state_indices = TENSOR(l->indices, KDA_I32, n, t),
+        .num_accepted_tokens = TENSOR(l->accepted, KDA_I32, n),
+        .gate = kind->gate,
+        .num_spec_tokens = kind->tokens - 1,
+        .beta_is_logit = kind->gate == KDA_GATE_SOFTPLUS,
+        .scale = SCALE,
+        .lower_bound = kind->gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F,
+        .flags = t > 1 ? KDA_FLAG_SPECULATIVE : 0,
+    };
+    if (kind->gate != KDA_GATE_PRECOMPUTED) {
+        args.a_log = TENSOR(l->a_log, KDA_F32, h);
+        args.dt_bias = TENSOR(l->dt_bias, KDA_F32, h, d);
+    }
+    return args;
+}
+
+static kda_packed_args packed_args(const struct lane *l, int64_t n)
+{
+    const int64_t d = ORACLE_D;
+    return (kda_packed_args){.mixed_qkv = TENSOR(l->q, KDA_BF16, n, 36 * d),
+                             .raw_gate = TENSOR(l->g, KDA_BF16, n, 12 * d),
+                             .raw_beta = TENSOR(l->beta, KDA_BF16, n, 12),
+                             .a_log = TENSOR(l->a_log, KDA_F32, 12),
+                             .dt_bias = TENSOR(l->dt_bias, KDA_F32, 12 * d),
+                             .state = TENSOR(l->state, KDA_BF16, l->slots, 12, d, d),
+                             .state_indices = TENSOR(l->indices, KDA_I32, n),
+                             .out = TENSOR(l->out, KDA_BF16, n, 1, 12, d)};
+}
+
+static bool launch(const struct lane *lane, int64_t n, bool by_plan)
+{
+    kda_error err;
+    kda_plan plan;
+    kda_status status;
+    if (lane->kind->op == KDA_OP_PACKED) {
+        const kda_packed_args args = packed_args(lane, n);
+        status = by_plan ? kda_packed_plan(soak.context, &args, NULL, NULL, &plan, &err)
+                         : kda_packed(soak.context, &args, lane->stream, &err);
+    } else {
+        const kda_recurrent_args args = recurrent_args(lane, n);
+        status = by_plan ? kda_recurrent_plan(soak.context, &args, NULL, NULL, &plan, &err)
+                         : kda_recurrent(soak.context, &args, lane->stream, &err);
+    }
+    if (!status && by_plan) status = kda_plan_launch(&plan, lane->stream, &err);
+    if (status) report(kda_status_name(status), err.text);
+    atomic_fetch_add(&soak.launched, 1);
+    return !status;
+}
+
+// --------------------------------------------------------------------------------------------- judge
+
+static struct oracle_call call_of(const struct lane *l, int64_t n)
+{
+    const bool packed = l->kind->op == KDA_OP_PACKED;
+    const uint16_t *const q = l->q.host;
+    const int64_t width = l->h * ORACLE_D;
+    return (struct oracle_call){
+        .gate = l->kind->gate,
+        .tokens = l->kind->tokens,
+        .rows = n,
+        .tok = n * l->kind->tokens,
+        .heads = l->h,
+        .value_heads = l->hv,
+        .num_slots = l->slots,
+        .q = q,
+        .k = packed ? q + width : l->k.host,
+        .v = packed ? q + 2 * width : l->v.host,
+        .g = l->g.host,
+        .beta = l->beta.host,
+        .q_stride = l->q_stride,
+        .k_stride = l->q_stride,
+        .v_stride = packed ? l->q_stride : l->hv * ORACLE_D,
+        .g_stride = l->g_stride,
+        .beta_stride = l->hv,
+        .a_log = l->a_log.host,
+        .dt_bias = l->dt_bias.host,
+        .indices = l->indices.host,
+        .accepted = l->kind->tokens > 1 ? l->accepted.host : NULL,
+        .beta_is_logit = packed || l->kind->gate == KDA_GATE_SOFTPLUS,
+        .scale = (double)SCALE,
+        .lower_bound = l->kind->gate == KDA_GATE_LOWER_BOUND ? -5.0 : 0.0,
+    };
+}
+
+static uint64_t digest(const void *data, size_t size, uint64_t hash)
+{
+    const unsigned char *bytes = data;
+    for (size_t i = 0; i < size; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+// Of all slots that a call of n rows may not write.
+static uint64_t rest_digest(const struct lane *lane, int64_t n)
+{
+    const size_t slot = (size_t)lane->hv * ORACLE_HEAD * sizeof(uint16_t);
+    const char *const pool = lane->state.host;
+    const size_t first = (size_t)(1 + n * lane->kind->tokens);
+    return digest(pool + first * slot, ((size_t)lane->slots - first) * slot,
+                  digest(pool, slot, UINT64_C(0xcbf29ce484222325)));
+}
+
+// One launch from a state that is known, and one row and head of it in float64.
+static void judge(struct lane *lane, int64_t n, struct oracle_rng *rng)
+{
+    const int64_t t = lane->kind->tokens, row = (int64_t)(oracle_bits(rng) % (uint64_t)n),
+                  head = (int64_t)(oracle_bits(rng) % (uint64_t)lane->hv);
+    machine_sync(&soak.machine, lane->stream);
+    get(&lane->state);
+    const uint64_t rest = rest_digest(lane, n);
+    const struct oracle_call call = call_of(lane, n);
+    const int64_t start = oracle_start(&call, row);
+    double *const out = reserve((size_t)t * ORACLE_D, sizeof *out);
+    double *const states = reserve((size_t)t * ORACLE_HEAD, sizeof *states);
+    const uint16_t *const pool = lane->state.host, *const got = lane->out.host;
+    oracle_row(&call, row, head, pool + (start * lane->hv + head) * ORACLE_HEAD, out, states);
+    if (launch(lane, n, false)) {
+        machine_sync(&soak.machine, lane->stream);
+        get(&lane->state);
+        get(&lane->out);
+        struct oracle_error out_error = {0}, state_error = {0};
+        for (int64_t i = 0; i < t; i++) {
+            oracle_add_many(&out_error, got + ((row * t + i) * lane->hv + head) * ORACLE_D,
+                            out + i * ORACLE_D, ORACLE_D);
+            oracle_add_many(&state_error,
+                            pool + (oracle_slot(&call, row, (int32_t)i) * lane->hv + head) *
+                                       ORACLE_HEAD,
+                            states + i * ORACLE_HEAD, ORACLE_HEAD);
+        }
+        char text[160];
+        (void)snprintf(text, sizeof text, "T = %d, gate %d, N = %d: output %.3g, state %.3g",
+                       (int)t, (int)lane->kind->gate, (int)n, oracle_norm(&out_error),
+                       oracle_norm(&state_error));
+        if (!oracle_within(&out_error) || !oracle_within(&state_error))
+            report("beyond the limits of the oracle", text);
+        if (rest_digest(lane, n) != rest) report("a slot of nobody was written", text);
+    }
+    atomic_fetch_add(&soak.judged, 1);
+    free(out);
+    free(states);
+}
+
+static void *run(void *argument)
+{
+    const uint64_t number = (uint64_t)(uintptr_t)argument;
+    struct oracle_rng rng = {.state = soak.seed * 1000 + number};
+    MACHINE_CALL(&soak.machine, cuCtxSetCurrent, soak.machine.context);
+    CUstream streams[STREAMS];
+    struct lane *const lanes = reserve(STREAMS * KINDS, sizeof *lanes);
+    for (int i = 0; i < STREAMS; i++) {
+        streams[i] = machine_stream(&soak.machine);
+        for (int k = 0; k < KINDS; k++)
+            open_lane(&lanes[i * KINDS + k], &kinds[k], streams[i], &rng);
+    }
+    for (long i = 1; !atomic_load(&soak.failed); i++) {
+        if (atomic_load(&soak.launched) >= soak.launches || elapsed() > soak.seconds) break;
+        const uint64_t bits = oracle_bits(&rng);
+        struct lane *const lane = &lanes[bits % (STREAMS * KINDS)];
+        int64_t n = 1 + (int64_t)(bits >> 16) % lane->rows;
+        if (n < 1) n = 1 - n % lane->rows;
+        if (lane->kind->tokens == 3)  // takes 1, 2, 4, 8 or 16 rows
+            while (n & (n - 1)) n &= n - 1;
+        if (i % soak.sample == 0)
+            judge(lane, n, &rng);
+        else if (!launch(lane, n, bits & 1024))
+            break;
+        // Streams may run ahead, but not for ever.
+        if (i % 1024 == 0) machine_sync(&soak.machine, streams[i / 1024 % STREAMS]);
+    }
+    for (int i = 0; i < STREAMS * KINDS; i++) {
+        machine_sync(&soak.machine, lanes[i].stream);
+        close_lane(&lanes[i]);
+    }
+    for (int i = 0; i < STREAMS; i++) machine_stream_close(&soak.machine, streams[i]);
+    free(lanes);
+    return NULL;
+}
+
+// --------------------------------------------------------------------------------------------- frame
+
+static size_t resident(void)
+{
+    (void)malloc_trim(0);  // what is free is not held
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    if (fscanf(file, "%*d %ld", &pages) != 1) pages = 0;
+    (void)fclose(file);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void run_threads(void)
+{
+    pthread_t threads[MOST_THREADS];
+    for (int i = 0; i < soak.threads; i++)
+        if (pthread_create(&threads[i], NULL, run, (void *)(uintptr_t)i)) exit(1);
+    for (int i = 0; i < soak.threads; i++) (void)pthread_join(threads[i], NULL);
+}
+
+static int usage(const char *program)
+{
+    fprintf(stderr,
+            "usage: %s [BUNDLE] [--launches N] [--seconds S] [--threads N] [--rows N] [--heads H] "
+            "[--sample N] [--seed N]\n",
+            program);
+    return 2;
+}
+
+static bool parse(int argc, char **argv, const char **path)
+{
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] != '-') {
+            *path = argv[i];
+            continue;
+        }
+        if (i + 1 == argc) return false;
+        const char *const name = argv[i++];
+        const long value = strtol(argv[i], NULL, 10);
+        if (value < 1) return false;
+        if (!strcmp(name, "--launches")) soak.launches = value;
+        else if (!strcmp(name, "--seconds")) soak.seconds = (double)value;
+        else if (!strcmp(name, "--threads")) soak.threads = (int)value;
+        else if (!strcmp(name, "--rows")) soak.rows = value;
+        else if (!strcmp(name, "--heads")) soak.heads = value;
+        else if (!strcmp(name, "--sample")) soak.sample = value;
+        else if (!strcmp(name, "--seed")) soak.seed = (uint64_t)value;
+        else return false;
+    }
+    return soak.threads <= MOST_THREADS;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = NULL;
+    if (!parse(argc, argv, &path)) return usage(argv[0]);
+    kda_error err;
+    const kda_status opened = path ? kda_bundle_open_file(path, &soak.bundle, &err)
+                                   : kda_bundle_open_builtin(&soak.bundle, &err);
+    if (opened) return report(kda_status_name(opened), err.text), 1;
+    const char *const reason = machine_open(&soak.machine, 100, 148);
+    if (reason) {
+        printf("skipped: %s\n", reason);
+        return 77;
+    }
+    kda_status status =
+        kda_context_create(soak.bundle, soak.machine.context, NULL, &soak.context, &err);
+    if (!status) status = kda_context_prepare(soak.context, NULL, &err);
+    if (status == KDA_E_NO_ROUTE) {
+        printf("skipped: %s\n", err.text);
+        return 77;
+    }
+    if (status) return report(kda_status_name(status), err.text), 1;
+
+    // A first, short round takes what is kept for good: stacks, pools of the driver, its caches.
+    (void)clock_gettime(CLOCK_MONOTONIC, &soak.start);
+    const long launches = soak.launches, sample = soak.sample;
+    soak.launches = launches / 10;
+    if (soak.machine.soft) soak.sample = 10;
+    run_threads();
+    const size_t device = machine_free_memory(&soak.machine), host = resident();
+    soak.launches = launches;
+    if (!soak.machine.soft) soak.sample = sample;
+    run_threads();
+    const size_t device_after = machine_free_memory(&soak.machine), host_after = resident();
+
+    const long slack = 64l << 20;
+    printf("%s: %ld launches in %.0f s, %ld of them judged, device memory %+ld KiB, host %+ld KiB\n",
+           soak.machine.name, atomic_load(&soak.launched), elapsed(), atomic_load(&soak.judged),
+           ((long)device - (long)device_after) / 1024, ((long)host_after - (long)host) / 1024);
+    if (device_after + (4u << 20) < device) report("device memory", "it is not flat");
+    if ((long)host_after - (long)host > slack) report("host memory", "it is not flat");
+    if (!atomic_load(&soak.judged)) report("nothing was judged", "too few launches");
+    kda_context_close(&soak.context);
+    kda_bundle_close(&soak.bundle);
+    machine_close(&soak.machine);
+    return atomic_load(&soak.failed) ? 1 : 0;
+}

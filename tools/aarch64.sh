@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Cross-builds for an Arm host in build-aarch64, runs suites there in qemu, and holds the chain's Arm programs against the
+# native ones: same bodies, same bundle. On Debian it installs the cross packages; where they cannot be had it says why
+# and succeeds. Left out, since qemu runs the bodies about 30 times slower: the suites `soft` and `golden` but for what is
+# named below, `gpu`, and tests that start programs themselves (unit tests cc, dump, pack, bench; suite `api` in part).
+#   sh tools/aarch64.sh
+set -eu
+cd "$(dirname "$0")/.."
+skip() { echo "aarch64: skipped: $1"; exit 0; }
+
+[ "$(uname -m)" != aarch64 ] || skip 'this machine is one: the other suites ran on it'
+packages='gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user libzstd-dev:arm64 libmd-dev:arm64 libcmocka-dev:arm64'
+missing=
+for package in $packages; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    # Elsewhere arm64 packages have servers of their own, and adding the architecture would break apt-get update.
+    grep -q '^ID=debian' /etc/os-release 2>/dev/null || skip "not Debian, and not installed:$missing"
+    [ "$(id -u)" = 0 ] || skip "not root, and not installed:$missing"
+    echo "installing:$missing"
+    dpkg --add-architecture arm64
+    # shellcheck disable=SC2086
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
+        >/dev/null 2>&1 || skip "apt-get cannot install$missing"
+fi
+
+build=build-aarch64
+[ -f $build/build.ninja ] || meson setup --cross-file tools/aarch64.ini $build >/dev/null
+ninja -C $build
+meson test -C $build --no-rebuild --print-errorlogs -t 4 --suite frozen --suite cubin --suite unit --suite api
+meson test -C $build --no-rebuild --print-errorlogs -t 4 packed
+
+run() { qemu-aarch64 -L /usr/aarch64-linux-gnu "$@"; }
+run $build/gen --check --root .
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# shellcheck disable=SC2046
+run $build/kda-pack -o "$work/kda.bundle" --root . --targets sm_100f,sm_100a,sm_103a \
+    $(sed 's|.*  bodies/\(.*\)\.cu$|\1|' manifest/bodies.lock | while read -r body; do
+        for target in sm_100f sm_100a sm_103a; do echo "$build/$body.$target.cubin"; done
+    done)
+cmp "$work/kda.bundle" $build/kda.bundle
+run $build/kda-pack --ids manifest/bundle.lock --check "$work/kda.bundle"
+run $build/kda-dump "$work/kda.bundle" verify
+echo 'aarch64: gen and kda-pack give the bytes of the native ones'

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owns the images of the floor that the build links in, one per target, and the choice among them.
+// Not a bundle and not the library's routing: the first target that the device knows will do.
+#include "tools/bench_floor.h"
+
+#include "tools/floor.h"
+
+#define KDA_TARGET(name, floor, ccs)                                                               \
+    extern const uint8_t kda_floor_##name##_begin[] __attribute__((visibility("hidden")));
+#include "manifest/targets.inc"
+#undef KDA_TARGET
+
+#define KDA_CCS(...)                                                                               \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+static const struct {
+    const uint8_t *image;
+    int driver, ccs[4];  // the oldest driver; 0 ends
+} images[] = {
+#define KDA_TARGET(name, floor, ccs) {kda_floor_##name##_begin, floor, ccs},
+#include "manifest/targets.inc"
+#undef KDA_TARGET
+};
+#undef KDA_CCS
+
+static const uint8_t *find_image(const struct machine *machine)
+{
+    const int cc = 10 * machine->cc_major + machine->cc_minor;
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++)
+        for (size_t j = 0; j < sizeof images->ccs / sizeof *images->ccs; j++)
+            if (images[i].ccs[j] == cc && images[i].driver <= machine->cuda_version)
+                return images[i].image;
+    return NULL;
+}
+
+bool bench_floor_open(const struct machine *machine, struct bench_floor *out)
+{
+    const uint8_t *image = find_image(machine);
+    if (!image) return false;
+    out->machine = machine;
+    MACHINE_CALL(machine, cuModuleLoadData, &out->module, image);
+    MACHINE_CALL(machine, cuModuleGetFunction, &out->function, out->module, "kda_floor");
+    return true;
+}
+
+void bench_floor_close(const struct bench_floor *floor)
+{
+    MACHINE_CALL(floor->machine, cuModuleUnload, floor->module);
+}
+
+void bench_floor_launch(const struct bench_floor *floor, CUdeviceptr state,
+                        const struct bench_shape *shape, unsigned split, CUdeviceptr slots,
+                        CUstream stream)
+{
+    struct kda_floor_params params = {.state = state,
+                                      .slots = slots,
+                                      .slot_stride = shape->value_heads * 128 * 128 * 2,
+                                      .tokens = (int)shape->tokens,
+                                      .heads = (int)shape->value_heads};
+    void *arguments[] = {&params};
+    MACHINE_CALL(floor->machine, cuLaunchKernel, floor->function,
+                 (unsigned)shape->value_heads * split, (unsigned)shape->rows, 1, KDA_FLOOR_THREADS,
+                 1, 1, 0, stream, arguments, NULL);
+}
