@@ -16,6 +16,26 @@
 
 #define FILE_MAX (1ll << 30)
 
+// Backwards, so that the first of a kind is written last.
+static void find_starts(kda_bundle *bundle)
+{
+    struct kda_start *const starts = bundle->starts[0][0];
+    for (size_t i = 0; i < sizeof bundle->starts / sizeof *starts; i++)
+        starts[i] = (struct kda_start){bundle->body_count, bundle->route_count};
+    for (uint32_t i = bundle->body_count; i-- > 0;) {
+        const struct kda_format_body *body = &bundle->bodies[i];
+        if (body->op >= KDA_START_OPS || body->gate >= KDA_START_GATES) continue;
+        for (uint32_t t = body->tokens_min; t <= body->tokens_max && t < KDA_START_TOKENS; t++)
+            bundle->starts[body->op][body->gate][t].body = i;
+    }
+    for (uint32_t i = bundle->route_count; i-- > 0;) {
+        const struct kda_format_route *route = &bundle->routes[i];
+        if (route->op >= KDA_START_OPS || route->gate >= KDA_START_GATES) continue;
+        for (uint32_t t = route->tokens_min; t <= route->tokens_max && t < KDA_START_TOKENS; t++)
+            bundle->starts[route->op][route->gate][t].route = i;
+    }
+}
+
 static kda_status open_bytes(const void *data, size_t size, bool owned, kda_bundle **out,
                              kda_error *err)
 {
@@ -26,6 +46,7 @@ static kda_status open_bytes(const void *data, size_t size, bool owned, kda_bund
     if (!bundle)
         return kda_fail(err, KDA_E_NO_MEMORY, "bundle: no memory for %zu bytes", sizeof *bundle);
     *bundle = proved;
+    find_starts(bundle);
     *out = bundle;
     return KDA_OK;
 }
@@ -139,6 +160,11 @@ uint32_t kda_bundle_find_target(const kda_bundle *bundle, const char *name)
 
 uint32_t kda_bundle_find_cubin(const kda_bundle *bundle, uint32_t body, uint32_t target)
 {
+    // Where it is if no body lacks an image.
+    const uint64_t likely = (uint64_t)body * bundle->target_count + target;
+    if (likely < bundle->cubin_count && bundle->cubins[likely].body == body &&
+        bundle->cubins[likely].target == target)
+        return (uint32_t)likely;
     uint32_t low = 0, high = bundle->cubin_count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;

@@ -235,7 +235,8 @@ static kda_status check_chip(const kda_context *context, const char *operation, 
 
 // Verified bytes -> module -> function, in the current context.
 static kda_status load(const kda_context *context, const char *operation, uint32_t cubin,
-                       CUmodule *out_module, CUfunction *out_function, kda_error *err)
+                       struct kda_open_frame *frame, CUmodule *out_module, CUfunction *out_function,
+                       kda_error *err)
 {
     const kda_bundle *const bundle = context->bundle;
     const struct kda_driver *const driver = context->driver;
@@ -243,7 +244,10 @@ static kda_status load(const kda_context *context, const char *operation, uint32
     const struct kda_format_body *const body = &bundle->bodies[record->body];
     void *image = NULL;
     size_t size = 0;
-    kda_status status = kda_bundle_load(bundle, cubin, &image, &size, err);
+    struct kda_open_frame own = {KDA_NONE, NULL};
+    const kda_status status =
+        kda_bundle_load(bundle, cubin, frame ? frame : &own, &image, &size, err);
+    kda_frame_close(&own);
     if (status != KDA_OK) return status;
 
     CUmodule module = NULL;
@@ -276,7 +280,8 @@ fail:
 }
 
 kda_status kda_context_load(kda_context *context, const char *operation, uint32_t cubin,
-                            CUstream stream, CUfunction *out, kda_error *err)
+                            CUstream stream, struct kda_open_frame *frame, CUfunction *out,
+                            kda_error *err)
 {
     const kda_bundle *const bundle = context->bundle;
     const struct kda_format_cubin *const record = &bundle->cubins[cubin];
@@ -296,7 +301,7 @@ kda_status kda_context_load(kda_context *context, const char *operation, uint32_
     status = enter(context->driver, context->cuda, operation, err);
     if (status != KDA_OK) goto done;
     status = check_capture(context, operation, body, bundle->strings + target->name, stream, err);
-    if (status == KDA_OK) status = load(context, operation, cubin, &module, &function, err);
+    if (status == KDA_OK) status = load(context, operation, cubin, frame, &module, &function, err);
     if (status == KDA_OK) {
         slot->module = module;
         atomic_store_explicit(&slot->function, function, memory_order_release);
@@ -311,7 +316,8 @@ done:
 
 // ----------------------------------------------------------------------------------------- prepare
 
-static kda_status prepare_problem(kda_context *context, const kda_problem *problem, kda_error *err)
+static kda_status prepare_problem(kda_context *context, const kda_problem *problem,
+                                  struct kda_open_frame *frame, kda_error *err)
 {
     const kda_bundle *const bundle = context->bundle;
     kda_route_result route;
@@ -319,8 +325,10 @@ static kda_status prepare_problem(kda_context *context, const kda_problem *probl
     if (status != KDA_OK) return status;
     const uint32_t cubin = kda_bundle_find_cubin(bundle, kda_bundle_find_body(bundle, route.body),
                                                  kda_bundle_find_target(bundle, route.target));
-    CUfunction function;
-    return kda_context_function(context, "context prepare", cubin, NULL, &function, err);
+    CUfunction function =
+        atomic_load_explicit(&context->images[cubin].function, memory_order_acquire);
+    if (function) return KDA_OK;
+    return kda_context_load(context, "context prepare", cubin, NULL, frame, &function, err);
 }
 
 // Some problem that `body` serves.
@@ -342,7 +350,7 @@ static kda_problem sample(const kda_bundle *bundle, const struct kda_format_body
 
 // Every body that a rule for this device names. A body without an image for it is no route, and no
 // reason to fail unless it is the only one.
-static kda_status prepare_all(kda_context *context, kda_error *err)
+static kda_status prepare_all(kda_context *context, struct kda_open_frame *frame, kda_error *err)
 {
     const kda_bundle *const bundle = context->bundle;
     const uint32_t cc = (uint32_t)(10 * context->device.cc_major + context->device.cc_minor);
@@ -354,7 +362,7 @@ static kda_status prepare_all(kda_context *context, kda_error *err)
             const uint32_t body = bundle->rules[route->rule_first + j].body;
             const kda_problem problem = sample(bundle, &bundle->bodies[body]);
             kda_error found;
-            const kda_status status = prepare_problem(context, &problem, &found);
+            const kda_status status = prepare_problem(context, &problem, frame, &found);
             if (status == KDA_OK) {
                 loaded++;
             } else if (status == KDA_E_NO_ROUTE || status == KDA_E_CUDA_VERSION) {
@@ -369,13 +377,17 @@ static kda_status prepare_all(kda_context *context, kda_error *err)
     if (!bundle->body_count)
         return kda_fail(err, KDA_E_NO_ROUTE, "context prepare: the bundle holds no bodies");
     const kda_problem problem = sample(bundle, &bundle->bodies[refused == KDA_NONE ? 0 : refused]);
-    return prepare_problem(context, &problem, err);
+    return prepare_problem(context, &problem, frame, err);
 }
 
 kda_status kda_context_prepare(kda_context *context, const kda_problem *problem, kda_error *err)
 {
     if (!context) return kda_fail(err, KDA_E_ARGUMENT, "context prepare: context is null");
-    const kda_status status = kda_context_check(context, "context prepare", err);
+    kda_status status = kda_context_check(context, "context prepare", err);
     if (status != KDA_OK) return status;
-    return problem ? prepare_problem(context, problem, err) : prepare_all(context, err);
+    struct kda_open_frame frame = {KDA_NONE, NULL};
+    status = problem ? prepare_problem(context, problem, &frame, err)
+                     : prepare_all(context, &frame, err);
+    kda_frame_close(&frame);
+    return status;
 }

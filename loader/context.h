@@ -38,9 +38,11 @@ static inline bool kda_context_forked(const kda_context *context)
 kda_status kda_context_check(const kda_context *context, const char *operation, kda_error *err);
 
 // Loads image `cubin` unless `stream` is being captured. Exactly one of several concurrent callers
-// loads; a failure is that caller's alone. The caller's current CUDA context is kept.
+// loads; a failure is that caller's alone. The caller's current CUDA context is kept. `frame` (may
+// be NULL) is the caller's between loads.
 kda_status kda_context_load(kda_context *context, const char *operation, uint32_t cubin,
-                            CUstream stream, CUfunction *out, kda_error *err);
+                            CUstream stream, struct kda_open_frame *frame, CUfunction *out,
+                            kda_error *err);
 
 // The function of image `cubin`, loaded if it is not yet.
 static inline kda_status kda_context_function(kda_context *context, const char *operation,
@@ -49,7 +51,7 @@ static inline kda_status kda_context_function(kda_context *context, const char *
 {
     const CUfunction function =
         atomic_load_explicit(&context->images[cubin].function, memory_order_acquire);
-    if (!function) return kda_context_load(context, operation, cubin, stream, out, err);
+    if (!function) return kda_context_load(context, operation, cubin, stream, NULL, out, err);
     *out = function;
     return KDA_OK;
 }

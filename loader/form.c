@@ -16,8 +16,6 @@ static kda_status check_arguments(struct kda_form *form, const kda_recurrent_arg
                                   kda_error *err)
 {
     const char *const operation = form->call.operation;
-    const kda_status status = kda_call_present(&form->call, err);
-    if (status != KDA_OK) return status;
     if (args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
         return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero", operation);
     if (args->flags & ~(KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL))
@@ -131,6 +129,7 @@ static kda_status check_form(struct kda_form *form, const kda_recurrent_args *ar
                         operation, args->q.extent[1], tokens);
     form->problem.gate = args->gate;
     form->problem.state_type = KDA_BF16;
+    form->problem.mode = 0;
     form->tokens = tokens;
     form->lead = packed ? 1 : 2;
     form->token_dim = !packed && tokens > 1;
@@ -172,8 +171,10 @@ static kda_status check_accepted(const kda_context *context, struct kda_form *fo
 kda_status kda_form_check(const kda_context *context, const kda_recurrent_args *args,
                           struct kda_form *form, kda_error *err)
 {
-    kda_status status = check_arguments(form, args, err);
-    if (status == KDA_OK) status = kda_call_types(&form->call, err);
+    const bool plain = kda_call_plain(&form->call);
+    kda_status status = plain ? KDA_OK : kda_call_present(&form->call, err);
+    if (status == KDA_OK) status = check_arguments(form, args, err);
+    if (status == KDA_OK && !plain) status = kda_call_types(&form->call, err);
     if (status == KDA_OK) status = check_scalars(form, args, err);
     if (status == KDA_OK) status = check_form(form, args, err);
     if (status == KDA_OK) status = check_accepted(context, form, args, err);

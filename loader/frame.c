@@ -83,31 +83,34 @@ fail:
     return status;
 }
 
-kda_status kda_bundle_load(const kda_bundle *bundle, uint32_t index, void **out_data,
-                           size_t *out_size, kda_error *err)
+void kda_frame_close(struct kda_open_frame *frame)
+{
+    free(frame->raw);
+    *frame = (struct kda_open_frame){KDA_NONE, NULL};
+}
+
+kda_status kda_bundle_load(const kda_bundle *bundle, uint32_t index, struct kda_open_frame *frame,
+                           void **out_data, size_t *out_size, kda_error *err)
 {
     const struct kda_format_cubin *cubin = &bundle->cubins[index];
-    uint8_t *raw = NULL;
-    kda_status status = decompress(bundle, cubin->frame, &raw, err);
+    kda_status status;
+    if (frame->index != cubin->frame) {
+        kda_frame_close(frame);
+        status = decompress(bundle, cubin->frame, &frame->raw, err);
+        if (status) return status;
+        frame->index = cubin->frame;
+    }
+    status = check_image(bundle, index, frame->raw, err);
     if (status) return status;
     size_t size = (size_t)cubin->size;
-    void *image = NULL;
-    status = check_image(bundle, index, raw, err);
-    if (status) goto fail;
-    image = malloc(size);
-    if (!image) {
-        status = kda_fail(err, KDA_E_NO_MEMORY, "bundle: cubin %u (%s.%s): no memory for %zu bytes",
-                          index, body_name(bundle, index), target_name(bundle, index), size);
-        goto fail;
-    }
-    memcpy(image, raw + cubin->offset, size);
-    free(raw);
+    void *image = malloc(size);
+    if (!image)
+        return kda_fail(err, KDA_E_NO_MEMORY, "bundle: cubin %u (%s.%s): no memory for %zu bytes",
+                        index, body_name(bundle, index), target_name(bundle, index), size);
+    memcpy(image, frame->raw + cubin->offset, size);
     *out_data = image;
     *out_size = size;
     return KDA_OK;
-fail:
-    free(raw);
-    return status;
 }
 
 kda_status kda_bundle_image(const kda_bundle *bundle, const char *body, const char *target,
@@ -134,7 +137,10 @@ kda_status kda_bundle_image(const kda_bundle *bundle, const char *body, const ch
     if (cubin == KDA_NONE)
         return kda_fail(err, KDA_E_NO_ROUTE, "bundle image: the bundle has no image of %s for %s",
                         body, target);
-    return kda_bundle_load(bundle, cubin, out_data, out_size, err);
+    struct kda_open_frame frame = {KDA_NONE, NULL};
+    kda_status status = kda_bundle_load(bundle, cubin, &frame, out_data, out_size, err);
+    kda_frame_close(&frame);
+    return status;
 }
 
 // -------------------------------------------------------------------------------------- every byte

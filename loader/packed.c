@@ -31,8 +31,6 @@ static const struct kda_operand operands[OPERANDS] = {
 static kda_status check_arguments(const struct kda_call *call, const kda_packed_args *args,
                                   kda_error *err)
 {
-    const kda_status status = kda_call_present(call, err);
-    if (status != KDA_OK) return status;
     if (args->reserved32 ||
         args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
         return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero",
@@ -84,6 +82,44 @@ static kda_status check_strides(const struct kda_call *call, kda_error *err)
     return status;
 }
 
+// True for a call whose tensors are plainly right: check_tensors would accept it, but looks at each
+// of them several times.
+static bool tensors_fit(const struct kda_call *call, int64_t rows, int64_t slots)
+{
+    static const struct {
+        uint32_t rank;
+        int64_t extents[4];
+        bool free;
+    } shapes[OPERANDS] = {
+        [MIXED] = {2, {0, 3 * WIDTH}, true}, [GATE] = {2, {0, WIDTH}, true},
+        [BETA] = {2, {0, HEADS}, true},      [A_LOG] = {1, {0}, false},
+        [DT_BIAS] = {1, {0}, false},         [STATE] = {4, {0, HEADS, D, D}, true},
+        [INDICES] = {1, {0}, false},         [OUT] = {4, {0, 1, HEADS, D}, false},
+    };
+    const int64_t counts[OPERANDS] = {
+        [MIXED] = rows,    [GATE] = rows,   [BETA] = rows,    [A_LOG] = HEADS,
+        [DT_BIAS] = WIDTH, [STATE] = slots, [INDICES] = rows, [OUT] = rows};
+    struct kda_range ranges[OPERANDS];
+    if (slots < 1) return false;
+    for (uint32_t i = 0; i < OPERANDS; i++) {
+        if (!kda_operand_fits(call, i, shapes[i].rank, shapes[i].extents, counts[i], shapes[i].free,
+                              &ranges[i]))
+            return false;
+    }
+    return kda_ranges_disjoint(ranges, OPERANDS, STATE, OUT);
+}
+
+static kda_status check_tensors(const struct kda_call *call, int64_t rows, int64_t slots,
+                                kda_error *err)
+{
+    struct kda_range ranges[OPERANDS];
+    kda_status status = kda_call_ranges(call, ranges, err);
+    if (status == KDA_OK) status = check_shapes(call, rows, slots, err);
+    if (status == KDA_OK) status = check_strides(call, err);
+    if (status == KDA_OK) status = kda_call_alignments(call, err);
+    return status == KDA_OK ? kda_call_overlaps(call, ranges, err) : status;
+}
+
 static unsigned long long address(const kda_tensor *tensor)
 {
     return (unsigned long long)(uintptr_t)tensor->data;
@@ -93,7 +129,8 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
 {
     const int64_t mixed_stride = args->mixed_qkv.stride[0];
     const unsigned long long element = 2;
-    *out = (struct kda_recurrent_params){  // with every member named, nothing is cleared first
+    // With every member named, nothing is cleared first.
+    *out = (struct kda_recurrent_params){
         .q = address(&args->mixed_qkv),
         .k = address(&args->mixed_qkv) + WIDTH * element,
         .v = address(&args->mixed_qkv) + 2 * WIDTH * element,
@@ -136,8 +173,7 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
         return kda_fail(err, KDA_E_FORKED,
                         "%s: the process is a fork of the one that made the context", operation);
 
-    struct kda_call call;
-    kda_call_survey(operation, operands, OPERANDS, args, &call);
+    const struct kda_call call = {operation, operands, OPERANDS, args};
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];
     const kda_problem problem = {
         .op = KDA_OP_PACKED,
@@ -147,22 +183,19 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
         .heads = HEADS,
         .value_heads = HEADS,
         .state_type = KDA_BF16,
-        .mode = 0,
         .body = body,
         .target = target,
-        .reserved = {0, 0, 0, 0},
     };
     struct kda_choice choice;
     uint32_t any_body;
-    kda_status status = check_arguments(&call, args, err);
-    if (status == KDA_OK) status = kda_call_types(&call, err);
+    const bool plain = kda_call_plain(&call);
+    kda_status status = plain ? KDA_OK : kda_call_present(&call, err);
+    if (status == KDA_OK) status = check_arguments(&call, args, err);
+    if (status == KDA_OK && !plain) status = kda_call_types(&call, err);
     if (status == KDA_OK) status = kda_route_accept(context->bundle, &problem, &any_body, err);
     if (status == KDA_OK) status = kda_launch_limits(context, &problem, slots, &choice, err);
-    if (status == KDA_OK) status = kda_call_ranges(&call, err);
-    if (status == KDA_OK) status = check_shapes(&call, rows, slots, err);
-    if (status == KDA_OK) status = check_strides(&call, err);
-    if (status == KDA_OK) status = kda_call_alignments(&call, err);
-    if (status == KDA_OK) status = kda_call_overlaps(&call, err);
+    if (status == KDA_OK && !tensors_fit(&call, rows, slots))
+        status = check_tensors(&call, rows, slots, err);
     if (status == KDA_OK)
         status = kda_launch_describe(context, operation, &problem, &choice, args->flags, out, err);
     if (status != KDA_OK) return status;

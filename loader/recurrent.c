@@ -31,6 +31,19 @@ static const struct kda_operand operands[OPERANDS] = {
 
 // ------------------------------------------------------------------------------------------ shapes
 
+static kda_status check_token_shape(const struct kda_form *form, uint32_t operand, int64_t heads,
+                                    kda_error *err)
+{
+    const int64_t rows = form->problem.rows;
+    const bool packed = form->lead == 1;
+    const int64_t extents[2][4] = {{rows, form->tokens, heads, KDA_D},
+                                   {rows * form->tokens, heads, KDA_D}};
+    const uint32_t rank = form->lead + (operand == BETA ? 1 : 2);
+    return kda_operand_shape(
+        &form->call, operand, rank, extents[packed],
+        packed ? "where the first extent is N*T and cu_seqlens has N+1 elements" : "", err);
+}
+
 static kda_status check_shapes(const struct kda_form *form, kda_error *err)
 {
     const struct kda_call *const call = &form->call;
@@ -42,20 +55,12 @@ static kda_status check_shapes(const struct kda_form *form, kda_error *err)
         return kda_fail(err, KDA_E_SHAPE,
                         "%s: state shape[0] (num_slots) is %" PRId64 ", must be at least 1",
                         call->operation, slots);
-    // A packed call leaves out the first of them.
-    const bool packed = form->lead == 1;
-    const int64_t tokens = packed ? rows * form->tokens : form->tokens;
-    const int64_t keys[4] = {rows, tokens, heads, KDA_D},
-                  values[4] = {rows, tokens, value_heads, KDA_D};
-    const char *const note =
-        packed ? "where the first extent is N*T and cu_seqlens has N+1 elements" : "";
-    static const uint8_t order[] = {Q, K, V, G, BETA, OUT};
-    for (size_t j = 0; j < sizeof(order); j++) {
-        const uint32_t i = order[j];
-        status = kda_operand_shape(call, i, form->lead + (i == BETA ? 1 : 2),
-                                   (i <= K ? keys : values) + packed, note, err);
+    for (uint32_t i = Q; i <= BETA; i++) {
+        status = check_token_shape(form, i, i == Q || i == K ? heads : value_heads, err);
         if (status != KDA_OK) return status;
     }
+    status = check_token_shape(form, OUT, value_heads, err);
+    if (status != KDA_OK) return status;
     status = kda_operand_shape(call, STATE, 4, (const int64_t[]){slots, value_heads, KDA_D, KDA_D},
                                "", err);
     if (status != KDA_OK) return status;
@@ -128,6 +133,102 @@ static kda_status check_strides(const struct kda_form *form, kda_error *err)
     return status;
 }
 
+// ----------------------------------------------------------------------------------- all at once
+
+// Inline, so that each operand's constants are folded in.
+__attribute__((always_inline)) static inline bool tokens_fit(const struct kda_form *form,
+                                                             uint32_t operand, int64_t heads,
+                                                             int64_t multiple,
+                                                             struct kda_range *out)
+{
+    const kda_tensor *const tensor = kda_call_tensor(&form->call, operand);
+    const int64_t *const extent = tensor->extent, *const stride = tensor->stride;
+    const int64_t tok = form->problem.rows * form->tokens, step = stride[form->token_dim];
+    const uint32_t lead = form->lead, rank = operand == BETA ? lead + 1 : lead + 2;
+    const int64_t size = operand == BETA ? heads : heads * KDA_D;
+    // Below 2^30, so that the products fit 64 bits.
+    if (tensor->rank != rank || step < size || step >> 30 ||
+        (multiple ? step & (multiple - 1) : step != size))
+        return false;
+    int64_t wrong = (extent[lead] ^ heads) | (stride[rank - 1] ^ 1);
+    if (operand != BETA) wrong |= (extent[lead + 1] ^ KDA_D) | (stride[lead] ^ KDA_D);
+    if (lead == 1)
+        wrong |= extent[0] ^ tok;
+    else
+        wrong |= (extent[0] ^ form->problem.rows) | (extent[1] ^ form->tokens) |
+                 (form->tokens > 1 ? stride[0] ^ form->tokens * step
+                  : multiple       ? stride[1] < 1
+                                   : stride[1] ^ step);
+    const uint64_t begin = (uint64_t)(uintptr_t)tensor->data,
+                   bytes = (uint64_t)((tok - 1) * step + size) * 2;
+    *out = (struct kda_range){begin, begin + bytes};
+    return !wrong && !(begin & (operands[operand].alignment - 1U)) && out->end > begin;
+}
+
+static bool vector_fits(const struct kda_call *call, uint32_t operand, int64_t count,
+                        struct kda_range *out)
+{
+    *out = (struct kda_range){0, 0};
+    const kda_tensor *const tensor = kda_call_tensor(call, operand);
+    return !kda_tensor_given(tensor) || kda_operand_fits(call, operand, 1, NULL, count, 0, out);
+}
+
+static bool bias_fits(const struct kda_call *call, int64_t heads, struct kda_range *out)
+{
+    const int64_t extents[2] = {heads, KDA_D};
+    return kda_call_tensor(call, DT_BIAS)->rank == 2
+               ? kda_operand_fits(call, DT_BIAS, 2, extents, heads, 0, out)
+               : vector_fits(call, DT_BIAS, heads * KDA_D, out);
+}
+
+static bool indices_fit(const struct kda_form *form, int64_t slots, struct kda_range *out)
+{
+    const struct kda_call *const call = &form->call;
+    const kda_tensor *const indices = kda_call_tensor(call, INDICES);
+    const int64_t rows = form->problem.rows, extents[2] = {rows, form->tokens};
+    if (!kda_tensor_given(indices) || (form->tokens == 1 && indices->rank == 1))
+        return vector_fits(call, INDICES, rows, out) &&
+               (kda_tensor_given(indices) || slots >= rows * form->tokens);
+    return kda_operand_fits(call, INDICES, 2, extents, rows, 0, out);
+}
+
+// True for a call whose tensors are plainly right: check_tensors would accept it, but looks at each
+// of them several times.
+static bool tensors_fit(const struct kda_form *form)
+{
+    const struct kda_call *const call = &form->call;
+    const int64_t rows = form->problem.rows, heads = form->problem.heads,
+                  value_heads = form->problem.value_heads;
+    const int64_t slots = kda_call_tensor(call, STATE)->extent[0];
+    const bool free_strides = form->body_flags & KDA_BODY_TOKEN_STRIDES;
+    const int64_t multiple = free_strides ? 4 : 0;
+    const int64_t pool[4] = {slots, value_heads, KDA_D, KDA_D};
+    struct kda_range ranges[OPERANDS];
+    return slots >= 1 && tokens_fit(form, Q, heads, multiple, &ranges[Q]) &&
+           tokens_fit(form, K, heads, multiple, &ranges[K]) &&
+           tokens_fit(form, V, value_heads, multiple, &ranges[V]) &&
+           tokens_fit(form, G, value_heads, 4, &ranges[G]) &&
+           tokens_fit(form, BETA, value_heads, free_strides, &ranges[BETA]) &&
+           tokens_fit(form, OUT, value_heads, 0, &ranges[OUT]) &&
+           kda_operand_fits(call, STATE, 4, pool, slots, 8, &ranges[STATE]) &&
+           indices_fit(form, slots, &ranges[INDICES]) &&
+           vector_fits(call, A_LOG, heads, &ranges[A_LOG]) &&
+           bias_fits(call, heads, &ranges[DT_BIAS]) &&
+           vector_fits(call, CU_SEQLENS, rows + 1, &ranges[CU_SEQLENS]) &&
+           vector_fits(call, ACCEPTED, rows, &ranges[ACCEPTED]) &&
+           kda_ranges_disjoint(ranges, OPERANDS, STATE, OUT);
+}
+
+static kda_status check_tensors(const struct kda_form *form, kda_error *err)
+{
+    struct kda_range ranges[OPERANDS];
+    kda_status status = kda_call_ranges(&form->call, ranges, err);
+    if (status == KDA_OK) status = check_shapes(form, err);
+    if (status == KDA_OK) status = check_strides(form, err);
+    if (status == KDA_OK) status = kda_call_alignments(&form->call, err);
+    return status == KDA_OK ? kda_call_overlaps(&form->call, ranges, err) : status;
+}
+
 // ---------------------------------------------------------------------------------------- the call
 
 static unsigned long long address(const kda_tensor *tensor)
@@ -139,7 +240,8 @@ static void fill(const struct kda_form *form, const kda_recurrent_args *args,
                  struct kda_recurrent_params *out)
 {
     const uint32_t dim = form->token_dim;
-    *out = (struct kda_recurrent_params){  // with every member named, nothing is cleared first
+    // With every member named, nothing is cleared first.
+    *out = (struct kda_recurrent_params){
         .q = address(&args->q),
         .k = address(&args->k),
         .v = address(&args->v),
@@ -182,18 +284,16 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
         return kda_fail(err, KDA_E_FORKED,
                         "%s: the process is a fork of the one that made the context", operation);
 
-    struct kda_form form;
+    struct kda_form form;  // not cleared, most of it is written by the checks
+    form.call = (struct kda_call){operation, operands, OPERANDS, args};
+    form.problem.op = KDA_OP_RECURRENT;
+    form.problem.body = body;
+    form.problem.target = target;
     struct kda_choice choice;
-    kda_call_survey(operation, operands, OPERANDS, args, &form.call);
-    form.problem = (kda_problem){.op = KDA_OP_RECURRENT, .body = body, .target = target};
     kda_status status = kda_form_check(context, args, &form, err);
     const int64_t slots = args->state.extent[0];
     if (status == KDA_OK) status = kda_launch_limits(context, &form.problem, slots, &choice, err);
-    if (status == KDA_OK) status = kda_call_ranges(&form.call, err);
-    if (status == KDA_OK) status = check_shapes(&form, err);
-    if (status == KDA_OK) status = check_strides(&form, err);
-    if (status == KDA_OK) status = kda_call_alignments(&form.call, err);
-    if (status == KDA_OK) status = kda_call_overlaps(&form.call, err);
+    if (status == KDA_OK && !tensors_fit(&form)) status = check_tensors(&form, err);
     if (status == KDA_OK)
         status =
             kda_launch_describe(context, operation, &form.problem, &choice, args->flags, out, err);

@@ -25,11 +25,10 @@ kda_status kda_route_accept(const kda_bundle *bundle, const kda_problem *problem
         return kda_fail(err, KDA_E_ARGUMENT,
                         "%s: expected HV >= H >= 1 and HV a multiple of H, found H=%lld, HV=%lld",
                         op, (long long)heads, (long long)value_heads);
-    uint32_t body = KDA_NONE;
-    for (uint32_t i = 0; i < bundle->body_count && body == KDA_NONE && problem->rows >= 1; ++i) {
-        if (kda_body_serves(&bundle->bodies[i], problem)) body = i;
-    }
-    if (body == KDA_NONE) {
+    uint32_t body =
+        problem->rows >= 1 ? kda_bundle_start(bundle, problem).body : bundle->body_count;
+    while (body < bundle->body_count && !kda_body_serves(&bundle->bodies[body], problem)) ++body;
+    if (body == bundle->body_count) {
         kda_text text = {0};
         kda_text_add(&text, "%s: does not support ", op);
         kda_explain_problem(&text, problem);
@@ -119,8 +118,7 @@ static bool route_is_for(const struct kda_format_route *route, const kda_problem
 {
     if (route->cc != cc) return false;
     uint32_t state = problem->state_type ? (uint32_t)problem->state_type : (uint32_t)KDA_BF16;
-    return route->op == (uint32_t)problem->op &&
-           route->gate == (uint32_t)problem->gate &&
+    return route->op == (uint32_t)problem->op && route->gate == (uint32_t)problem->gate &&
            route->tokens_min <= (uint32_t)problem->tokens &&
            route->tokens_max >= (uint32_t)problem->tokens &&
            (!route->heads || (int64_t)route->heads == problem->heads) &&
@@ -133,9 +131,10 @@ static bool route_is_for(const struct kda_format_route *route, const kda_problem
 static uint32_t find_routed_body(const kda_bundle *bundle, const kda_device *device,
                                  const kda_problem *problem)
 {
-    for (uint32_t i = 0; i < bundle->route_count; ++i) {
+    const uint32_t cc = kda_device_cc(device);
+    for (uint32_t i = kda_bundle_start(bundle, problem).route; i < bundle->route_count; ++i) {
         const struct kda_format_route *route = &bundle->routes[i];
-        if (!route_is_for(route, problem, kda_device_cc(device))) continue;
+        if (!route_is_for(route, problem, cc)) continue;
         const struct kda_format_rule *rule = &bundle->rules[route->rule_first];
         while (!rule_holds(rule, problem, device->sm_count)) ++rule;
         const struct kda_format_body *body = &bundle->bodies[rule->body];

@@ -10,18 +10,15 @@
 #include "loader/checked.h"
 #include "loader/error.h"
 
-static const struct {
-    const char *name;
-    int64_t size;
-} types[] = {
-    [KDA_BF16] = {"bf16", 2}, [KDA_F32] = {"f32", 4}, [KDA_I32] = {"i32", 4},
-    [KDA_F16] = {"f16", 2},   [KDA_I64] = {"i64", 8},
-};
-
 static const char *type_name(kda_dtype type)
 {
+    static const char *const names[] = {[KDA_BF16] = "bf16",
+                                        [KDA_F32] = "f32",
+                                        [KDA_I32] = "i32",
+                                        [KDA_F16] = "f16",
+                                        [KDA_I64] = "i64"};
     const size_t i = (size_t)type;
-    return i < sizeof(types) / sizeof(types[0]) && types[i].name ? types[i].name : "unknown";
+    return i < sizeof(names) / sizeof(names[0]) && names[i] ? names[i] : "unknown";
 }
 
 // "[4,16,128]" in a buffer of at least 96 bytes.
@@ -34,130 +31,111 @@ static const char *extents_text(uint32_t rank, const int64_t *extents, char *out
     return out;
 }
 
-// ----------------------------------------------------------------------------------------- one operand
-
-static bool is_present(const struct kda_operand *operand, const kda_tensor *tensor)
+bool kda_call_plain(const struct kda_call *call)
 {
-    if (kda_tensor_given(tensor)) return tensor->rank - 1 < KDA_MAX_RANK;
-    return operand->optional && !tensor->rank;
-}
-
-static bool has_type(const struct kda_operand *operand, const kda_tensor *tensor)
-{
-    return !kda_tensor_given(tensor) || tensor->dtype == operand->type;
-}
-
-static uintptr_t misalignment(const struct kda_operand *operand, const kda_tensor *tensor)
-{
-    return (uintptr_t)tensor->data & (operand->alignment - 1U);
-}
-
-// The byte range, and from which dimension on it is compact. False when the addresses, or a number
-// on the way to them, do not fit 64 bits.
-static bool measure(const struct kda_operand *operand, const kda_tensor *tensor,
-                    struct kda_range *out, uint8_t *out_compact_from)
-{
-    const uint64_t begin = (uint64_t)(uintptr_t)tensor->data;
-    *out = (struct kda_range){begin, begin};
-    if (!begin) return true;
-    bool empty = false;
-    uint32_t compact_from = tensor->rank;
-    int64_t span = 1, compact = 1;  // elements from the first to past the last one; if compact
-    for (uint32_t i = tensor->rank; i-- > 0;) {
-        const int64_t extent = tensor->extent[i], stride = tensor->stride[i];
-        int64_t steps, step;
-        empty |= extent <= 0;
-        if (kda_add_overflows(extent, -1, &steps) || kda_mul_overflows(steps, stride, &step) ||
-            kda_add_overflows(span, step, &span))
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        if (kda_tensor_given(tensor)
+                ? tensor->rank - 1 >= KDA_MAX_RANK || tensor->dtype != operand->type
+                : !operand->optional || tensor->rank)
             return false;
-        if (compact_from == i + 1 && stride == compact &&
-            !kda_mul_overflows(compact, extent, &compact))
-            compact_from = i;
     }
-    *out_compact_from = (uint8_t)compact_from;
-    // A negative stride is refused later; until then it spans nothing.
-    if (empty || span < 0) return true;
-    int64_t bytes;
-    return !kda_mul_overflows(span, types[operand->type].size, &bytes) &&
-           !kda_uadd_overflows(begin, (uint64_t)bytes, &out->end);
-}
-
-// ---------------------------------------------------------------------------------------- all operands
-
-void kda_call_survey(const char *operation, const struct kda_operand *operands, uint32_t count,
-                     const void *args, struct kda_call *out)
-{
-    out->operation = operation;
-    out->operands = operands;
-    out->count = count;
-    out->args = args;
-    out->not_present = out->not_typed = out->not_ranged = out->not_aligned = count;
-    for (uint32_t i = count; i-- > 0;) {  // down: the first offender is written last
-        const struct kda_operand *const operand = &operands[i];
-        const kda_tensor *const tensor = kda_call_tensor(out, i);
-        if (!is_present(operand, tensor)) {
-            out->not_present = i;  // its rank bounds nothing, and no other rule will be asked
-            continue;
-        }
-        if (!has_type(operand, tensor)) out->not_typed = i;
-        if (misalignment(operand, tensor)) out->not_aligned = i;
-        if (!measure(operand, tensor, &out->ranges[i], &out->compact_from[i])) out->not_ranged = i;
-    }
+    return true;
 }
 
 kda_status kda_call_present(const struct kda_call *call, kda_error *err)
 {
-    const uint32_t i = call->not_present;
-    if (i == call->count) return KDA_OK;
-    const char *const name = call->operands[i].name;
-    const kda_tensor *const tensor = kda_call_tensor(call, i);
-    if (kda_tensor_given(tensor))
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s has rank %u, must be 1 to %d", call->operation,
-                        name, tensor->rank, KDA_MAX_RANK);
-    if (!call->operands[i].optional)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null, it is mandatory", call->operation,
-                        name);
-    return kda_fail(err, KDA_E_ARGUMENT,
-                    "%s: %s is null but has rank %u, an omitted tensor must be all zero",
-                    call->operation, name, tensor->rank);
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        if (kda_tensor_given(tensor)) {
+            if (tensor->rank < 1 || tensor->rank > KDA_MAX_RANK)
+                return kda_fail(err, KDA_E_ARGUMENT, "%s: %s has rank %u, must be 1 to %d",
+                                call->operation, operand->name, tensor->rank, KDA_MAX_RANK);
+        } else if (!operand->optional) {
+            return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null, it is mandatory", call->operation,
+                            operand->name);
+        } else if (tensor->rank) {
+            return kda_fail(err, KDA_E_ARGUMENT,
+                            "%s: %s is null but has rank %u, an omitted tensor must be all zero",
+                            call->operation, operand->name, tensor->rank);
+        }
+    }
+    return KDA_OK;
 }
 
 kda_status kda_call_types(const struct kda_call *call, kda_error *err)
 {
-    const uint32_t i = call->not_typed;
-    if (i == call->count) return KDA_OK;
-    const kda_dtype found = kda_call_tensor(call, i)->dtype;
-    return kda_fail(err, KDA_E_TYPE, "%s: %s has type %s (%d), must be %s", call->operation,
-                    call->operands[i].name, type_name(found), (int)found,
-                    type_name(call->operands[i].type));
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        if (kda_tensor_given(tensor) && tensor->dtype != operand->type)
+            return kda_fail(err, KDA_E_TYPE, "%s: %s has type %s (%d), must be %s", call->operation,
+                            operand->name, type_name(tensor->dtype), (int)tensor->dtype,
+                            type_name(operand->type));
+    }
+    return KDA_OK;
 }
 
-kda_status kda_call_ranges(const struct kda_call *call, kda_error *err)
+// Elements from the first to past the last one, 0 if there are none. True when it does not fit.
+static bool span_overflows(const kda_tensor *tensor, int64_t *out)
 {
-    const uint32_t i = call->not_ranged;
-    if (i == call->count) return KDA_OK;
-    const kda_tensor *const tensor = kda_call_tensor(call, i);
-    char extents[96], strides[96];
-    return kda_fail(err, KDA_E_LIMIT,
-                    "%s: the byte range of %s overflows 64 bits: extents %s, strides %s",
-                    call->operation, call->operands[i].name,
-                    extents_text(tensor->rank, tensor->extent, extents, sizeof(extents)),
-                    extents_text(tensor->rank, tensor->stride, strides, sizeof(strides)));
+    bool overflow = false, empty = false;
+    int64_t span = 1;
+    for (uint32_t i = 0; i < tensor->rank; i++) {
+        int64_t steps = 0, step = 0;
+        empty |= tensor->extent[i] <= 0;
+        overflow |= kda_add_overflows(tensor->extent[i], -1, &steps);
+        overflow |= kda_mul_overflows(steps, tensor->stride[i], &step);
+        overflow |= kda_add_overflows(span, step, &span);
+    }
+    // A negative stride is refused later; until then it spans nothing.
+    *out = empty || span < 0 ? 0 : span;
+    return overflow;
+}
+
+kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err)
+{
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const kda_tensor *const tensor = kda_call_tensor(call, i);
+        const uint64_t begin = (uint64_t)(uintptr_t)tensor->data;
+        out[i] = (struct kda_range){begin, begin};
+        if (!begin) continue;
+        int64_t span = 0, bytes = 0;
+        bool overflow = span_overflows(tensor, &span);
+        overflow |= kda_mul_overflows(span, kda_type_size(operand->type), &bytes);
+        overflow |= kda_uadd_overflows(begin, (uint64_t)bytes, &out[i].end);
+        if (overflow) {
+            char extents[96], strides[96];
+            return kda_fail(err, KDA_E_LIMIT,
+                            "%s: the byte range of %s overflows 64 bits: extents %s, strides %s",
+                            call->operation, operand->name,
+                            extents_text(tensor->rank, tensor->extent, extents, sizeof(extents)),
+                            extents_text(tensor->rank, tensor->stride, strides, sizeof(strides)));
+        }
+    }
+    return KDA_OK;
 }
 
 kda_status kda_call_alignments(const struct kda_call *call, kda_error *err)
 {
-    const uint32_t i = call->not_aligned;
-    if (i == call->count) return KDA_OK;
-    const struct kda_operand *const operand = &call->operands[i];
-    return kda_fail(err, KDA_E_ALIGNMENT, "%s: the address of %s modulo %u is %u, must be 0",
-                    call->operation, operand->name, operand->alignment,
-                    (unsigned)misalignment(operand, kda_call_tensor(call, i)));
+    for (uint32_t i = 0; i < call->count; i++) {
+        const struct kda_operand *const operand = &call->operands[i];
+        const uintptr_t address = (uintptr_t)kda_call_tensor(call, i)->data;
+        const uintptr_t excess = address & (operand->alignment - 1U);
+        if (excess)
+            return kda_fail(err, KDA_E_ALIGNMENT,
+                            "%s: the address of %s modulo %u is %u, must be 0", call->operation,
+                            operand->name, operand->alignment, (unsigned)excess);
+    }
+    return KDA_OK;
 }
 
-kda_status kda_call_overlaps(const struct kda_call *call, kda_error *err)
+kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
+                             kda_error *err)
 {
-    const struct kda_range *const ranges = call->ranges;
     for (uint32_t i = 0; i < call->count; i++) {
         if (!call->operands[i].written) continue;
         const uint64_t begin = ranges[i].begin, end = ranges[i].end;
@@ -173,12 +151,13 @@ kda_status kda_call_overlaps(const struct kda_call *call, kda_error *err)
     return KDA_OK;
 }
 
-// ----------------------------------------------------------------------------------- shapes and strides
-
-kda_status kda_operand_misshapen(const struct kda_call *call, uint32_t i, uint32_t rank,
-                                 const int64_t *extents, const char *note, kda_error *err)
+kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t rank,
+                             const int64_t *extents, const char *note, kda_error *err)
 {
     const kda_tensor *const tensor = kda_call_tensor(call, i);
+    bool same = tensor->rank == rank;
+    for (uint32_t j = 0; same && j < rank; j++) same = tensor->extent[j] == extents[j];
+    if (same) return KDA_OK;
     char found[96], wanted[96];
     return kda_fail(err, KDA_E_SHAPE, "%s: %s has shape %s, must be %s%s%s", call->operation,
                     call->operands[i].name,
@@ -205,7 +184,8 @@ kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t el
                     extents_text(tensor->rank, tensor->extent, found, sizeof(found)), elements);
 }
 
-static kda_status find_gap(const struct kda_call *call, uint32_t i, uint32_t inner, kda_error *err)
+kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
+                               kda_error *err)
 {
     const kda_tensor *const tensor = kda_call_tensor(call, i);
     int64_t compact = 1;
@@ -217,21 +197,11 @@ static kda_status find_gap(const struct kda_call *call, uint32_t i, uint32_t inn
             return kda_fail(err, KDA_E_LIMIT, "%s: the extents of %s overflow 64 bits",
                             call->operation, call->operands[i].name);
     }
-    return KDA_OK;
-}
-
-kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
-                               kda_error *err)
-{
-    const kda_status status =
-        call->compact_from[i] <= inner ? KDA_OK : find_gap(call, i, inner, err);
-    if (status != KDA_OK) return status;
-    const int64_t *const stride = kda_call_tensor(call, i)->stride;
     for (uint32_t j = 0; j < inner; j++) {
-        if (stride[j] < 1)
+        if (tensor->stride[j] < 1)
             return kda_fail(err, KDA_E_STRIDE,
                             "%s: %s stride[%u] is %" PRId64 ", must be at least 1", call->operation,
-                            call->operands[i].name, j, stride[j]);
+                            call->operands[i].name, j, tensor->stride[j]);
     }
     return KDA_OK;
 }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "loader/checked.h"
 #include "loader/kda.h"
 
 #define KDA_MAX_OPERANDS 12
@@ -22,19 +23,15 @@ struct kda_operand {
     bool written;
 };
 
-struct kda_range {
-    uint64_t begin, end;  // device addresses; empty for an omitted tensor
-};
-
 struct kda_call {
     const char *operation;  // begins every message
     const struct kda_operand *operands;
     uint32_t count;
     const void *args;
-    // Per rule over all operands the first one that breaks it, else `count`.
-    uint32_t not_present, not_typed, not_ranged, not_aligned;
-    struct kda_range ranges[KDA_MAX_OPERANDS];   // good once kda_call_ranges has passed
-    uint8_t compact_from[KDA_MAX_OPERANDS];      // dimensions from this one on are compact
+};
+
+struct kda_range {
+    uint64_t begin, end;  // device addresses; empty for an omitted tensor
 };
 
 static inline const kda_tensor *kda_call_tensor(const struct kda_call *call, uint32_t i)
@@ -42,37 +39,33 @@ static inline const kda_tensor *kda_call_tensor(const struct kda_call *call, uin
     return (const kda_tensor *)(const void *)((const char *)call->args + call->operands[i].offset);
 }
 
+static inline uint32_t kda_type_size(kda_dtype type)
+{
+    return type == KDA_I64 ? 8 : type == KDA_F32 || type == KDA_I32 ? 4 : 2;
+}
+
 static inline bool kda_tensor_given(const kda_tensor *tensor) { return tensor->data != NULL; }
 
-// Fills `out`. Looks at every operand once, so that a rule over all of them that holds costs a
-// single comparison; which broken rule is reported is decided by who asks for them, in order.
-void kda_call_survey(const char *operation, const struct kda_operand *operands, uint32_t count,
-                     const void *args, struct kda_call *out);
+// Does every operand pass kda_call_present and kda_call_types?
+bool kda_call_plain(const struct kda_call *call);
 
 // Over all operands. ARGUMENT: a mandatory tensor without address, an omitted one with a shape, a
 // rank out of range.
 kda_status kda_call_present(const struct kda_call *call, kda_error *err);
 // TYPE: an element type that is not the operand's.
 kda_status kda_call_types(const struct kda_call *call, kda_error *err);
-// LIMIT: a byte range that does not fit 64 bits.
-kda_status kda_call_ranges(const struct kda_call *call, kda_error *err);
+// LIMIT: a byte range that does not fit 64 bits. Writes call->count ranges.
+kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err);
 // ALIGNMENT: of the base addresses.
 kda_status kda_call_alignments(const struct kda_call *call, kda_error *err);
 // OVERLAP: a written tensor and any other one share a byte. Ranges that touch do not.
-kda_status kda_call_overlaps(const struct kda_call *call, kda_error *err);
+kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
+                             kda_error *err);
 
 // Of operand `i`. SHAPE: rank and extents must be exactly these; `note` (may be "") ends the
 // message.
-kda_status kda_operand_misshapen(const struct kda_call *call, uint32_t i, uint32_t rank,
-                                 const int64_t *extents, const char *note, kda_error *err);
-static inline kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t rank,
-                                           const int64_t *extents, const char *note, kda_error *err)
-{
-    const kda_tensor *const tensor = kda_call_tensor(call, i);
-    bool same = tensor->rank == rank;
-    for (uint32_t j = 0; same && j < rank; j++) same = tensor->extent[j] == extents[j];
-    return same ? KDA_OK : kda_operand_misshapen(call, i, rank, extents, note, err);
-}
+kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t rank,
+                             const int64_t *extents, const char *note, kda_error *err);
 // SHAPE: rank 1 or 2, and at least so many elements.
 kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t elements,
                              kda_error *err);
@@ -82,5 +75,48 @@ kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t
 // STRIDE: stride[dim] must be at least `least` and a multiple of `multiple`, a power of two.
 kda_status kda_operand_pitch(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t least,
                              int64_t multiple, kda_error *err);
+
+// ------------------------------------------------------------------------------------ all at once
+
+// Range, shape, strides and alignment of an operand that is plainly right. It has `count` blocks of
+// extents[1..rank), which are compact; stride[0] is the size of a block, or with a `multiple` at
+// least that. False says nothing: only the rules know what is wrong, if anything is. `extents` and
+// `count` must have passed the limits, so that no product of theirs overflows.
+static inline bool kda_operand_fits(const struct kda_call *call, uint32_t i, uint32_t rank,
+                                    const int64_t *extents, int64_t count, int64_t multiple,
+                                    struct kda_range *out)
+{
+    const struct kda_operand *const operand = &call->operands[i];
+    const kda_tensor *const tensor = kda_call_tensor(call, i);
+    const uint64_t begin = (uint64_t)(uintptr_t)tensor->data;
+    if (tensor->rank != rank || begin & (operand->alignment - 1U)) return false;
+    int64_t size = 1, wrong = tensor->extent[0] ^ count;
+    for (uint32_t j = rank - 1; j > 0; j--) {
+        wrong |= (tensor->extent[j] ^ extents[j]) | (tensor->stride[j] ^ size);
+        size *= extents[j];
+    }
+    const int64_t stride = tensor->stride[0];
+    // Below 2^30, so that 2^31 blocks fit 64 bits.
+    if (wrong ||
+        (multiple ? stride < size || stride >> 30 || stride & (multiple - 1) : stride != size))
+        return false;
+    const uint64_t elements = (uint64_t)((count - 1) * stride + size);
+    *out = (struct kda_range){begin, begin + elements * kda_type_size(operand->type)};
+    return out->end > begin;
+}
+
+// Do the written operands `a` and `b` share no byte with each other and with any other one?
+static inline bool kda_ranges_disjoint(const struct kda_range *ranges, uint32_t count, uint32_t a,
+                                       uint32_t b)
+{
+    const struct kda_range x = ranges[a], y = ranges[b];
+    bool meet = x.begin < y.end && y.begin < x.end;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == a || i == b) continue;
+        meet |= (x.begin < ranges[i].end && ranges[i].begin < x.end) ||
+                (y.begin < ranges[i].end && ranges[i].begin < y.end);
+    }
+    return !meet;
+}
 
 #endif

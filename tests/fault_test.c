@@ -14,6 +14,8 @@
 
 // LeakSanitizer's own check, where it is built in.
 extern int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
+// What a coverage build has counted: a child that ends by _exit must write it down itself.
+extern void __gcov_dump(void) __attribute__((weak));
 
 static struct {
     kda_bundle *bundle;
@@ -27,7 +29,8 @@ static struct {
 
 static const kda_plan untouched = {.opaque = {0x5a5a, 1, 2, 3}};
 
-// ------------------------------------------------------------------------------------------ actions
+// ------------------------------------------------------------------------------------------
+// actions
 
 static kda_recurrent_args recurrent_args(void)
 {
@@ -170,7 +173,8 @@ static const struct action {
 };
 enum { ACTIONS = sizeof actions / sizeof actions[0] };
 
-// ------------------------------------------------------------------------------------------- checks
+// -------------------------------------------------------------------------------------------
+// checks
 
 // What the library holds before an action, to be found again after it failed.
 static struct {
@@ -247,7 +251,8 @@ static void driver_is_opened_once(void **state)
     assert_int_equal(fault_calls(FAULT_DLOPEN), 2);  // the other one is this program's
 }
 
-// ---------------------------------------------------------------------------- the C library's calls
+// ---------------------------------------------------------------------------- the C library's
+// calls
 
 static kda_status status_of(enum fault_kind kind)
 {
@@ -348,18 +353,32 @@ static void strange_reads(void **state)
     tear_down();
 }
 
-// --------------------------------------------------------------------------------- the driver's calls
+// --------------------------------------------------------------------------------- the driver's
+// calls
 
 // Every result that has a meaning to the library, and some that have none. Not 3: to the soft
 // device's cuInit that is no reason to fail.
 static const int results[] = {
-    KDA_CU_INVALID_VALUE,        KDA_CU_OUT_OF_MEMORY,
-    KDA_CU_DEINITIALIZED,        KDA_CU_STUB_LIBRARY,          KDA_CU_NO_DEVICE,
-    KDA_CU_INVALID_DEVICE,       KDA_CU_INVALID_IMAGE,         KDA_CU_INVALID_CONTEXT,
-    KDA_CU_NO_BINARY_FOR_GPU,    KDA_CU_INVALID_HANDLE,        KDA_CU_NOT_FOUND,
-    KDA_CU_ILLEGAL_ADDRESS,      KDA_CU_LAUNCH_OUT_OF_RESOURCES, KDA_CU_CONTEXT_IS_DESTROYED,
-    KDA_CU_LAUNCH_FAILED,        KDA_CU_NOT_SUPPORTED,         KDA_CU_STREAM_CAPTURE_UNSUPPORTED,
-    KDA_CU_STREAM_CAPTURE_INVALIDATED, KDA_CU_STREAM_CAPTURE_IMPLICIT, KDA_CU_UNKNOWN,
+    KDA_CU_INVALID_VALUE,
+    KDA_CU_OUT_OF_MEMORY,
+    KDA_CU_DEINITIALIZED,
+    KDA_CU_STUB_LIBRARY,
+    KDA_CU_NO_DEVICE,
+    KDA_CU_INVALID_DEVICE,
+    KDA_CU_INVALID_IMAGE,
+    KDA_CU_INVALID_CONTEXT,
+    KDA_CU_NO_BINARY_FOR_GPU,
+    KDA_CU_INVALID_HANDLE,
+    KDA_CU_NOT_FOUND,
+    KDA_CU_ILLEGAL_ADDRESS,
+    KDA_CU_LAUNCH_OUT_OF_RESOURCES,
+    KDA_CU_CONTEXT_IS_DESTROYED,
+    KDA_CU_LAUNCH_FAILED,
+    KDA_CU_NOT_SUPPORTED,
+    KDA_CU_STREAM_CAPTURE_UNSUPPORTED,
+    KDA_CU_STREAM_CAPTURE_INVALIDATED,
+    KDA_CU_STREAM_CAPTURE_IMPLICIT,
+    KDA_CU_UNKNOWN,
 };
 enum { RESULTS = sizeof results / sizeof results[0] };
 
@@ -452,7 +471,8 @@ static void any_driver_call_fails(void **state)
     check_leaks();
 }
 
-// -------------------------------------------------------------------------------- opening the driver
+// -------------------------------------------------------------------------------- opening the
+// driver
 
 static const enum fault_kind opening[] = {FAULT_CALLOC, FAULT_MALLOC, FAULT_DLOPEN,
                                           FAULT_DLSYM,  FAULT_ATFORK, FAULT_MUTEX};
@@ -490,6 +510,7 @@ static int open_driver(enum fault_kind kind, long k)
     kda_context_close(&context);
     kda_bundle_close(&bundle);
     if (__lsan_do_recoverable_leak_check) CHECK(__lsan_do_recoverable_leak_check() == 0);
+    if (__gcov_dump) __gcov_dump();
     return fired ? 0 : 3;
 }
 
@@ -508,8 +529,7 @@ static void opening_the_driver_fails(void **state)
             assert_int_equal(waitpid(child, &status, 0), child);
             assert_true(WIFEXITED(status));
             code = WEXITSTATUS(status);
-            if (code != 0 && code != 3)
-                fail_msg("%s %ld: see above", fault_name(opening[i]), k);
+            if (code != 0 && code != 3) fail_msg("%s %ld: see above", fault_name(opening[i]), k);
             total += code == 0;
         }
     }
@@ -517,7 +537,8 @@ static void opening_the_driver_fails(void **state)
     assert_true(total >= 5);
 }
 
-// ---------------------------------------------------------------------------------- old and foreign
+// ---------------------------------------------------------------------------------- old and
+// foreign
 
 // A driver that is too old for every image, and one that lost the architecture since.
 static void wrong_driver_or_chip(void **state)
@@ -572,12 +593,9 @@ int main(int argc, char **argv)
     read_bundle();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_the_driver_fails),  // first: later this process has one
-        cmocka_unit_test(driver_is_opened_once),
-        cmocka_unit_test(any_host_call_fails),
-        cmocka_unit_test(warm_calls_ask_for_nothing),
-        cmocka_unit_test(strange_reads),
-        cmocka_unit_test(any_driver_call_fails),
-        cmocka_unit_test(wrong_driver_or_chip),
+        cmocka_unit_test(driver_is_opened_once),      cmocka_unit_test(any_host_call_fails),
+        cmocka_unit_test(warm_calls_ask_for_nothing), cmocka_unit_test(strange_reads),
+        cmocka_unit_test(any_driver_call_fails),      cmocka_unit_test(wrong_driver_or_chip),
     };
     return cmocka_run_group_tests_name("fault", tests, NULL, NULL);
 }

@@ -85,8 +85,7 @@ void *__real_mmap(void *at, size_t size, int protection, int flags, int file, of
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset)
 {
-    return fails(FAULT_MMAP) ? MAP_FAILED
-                             : __real_mmap(at, size, protection, flags, file, offset);
+    return fails(FAULT_MMAP) ? MAP_FAILED : __real_mmap(at, size, protection, flags, file, offset);
 }
 
 void *__wrap_mmap64(void *at, size_t size, int protection, int flags, int file, off_t offset);

@@ -25,7 +25,7 @@ static uint8_t *copy_of(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);  // exactly: a sanitizer sees one byte more
     assert_non_null(copy);
-    memcpy(copy, data, size);
+    if (size) memcpy(copy, data, size);
     return copy;
 }
 
@@ -53,7 +53,8 @@ static struct kda_format_cubin *cubins_of(uint8_t *data)
     return (void *)(data + header_of(data)->spans[KDA_SPAN_CUBINS].offset);
 }
 
-// Refused with one of these statuses, a line that says `fragment`, no memory kept, little asked for.
+// Refused with one of these statuses, a line that says `fragment`, no memory kept, little asked
+// for.
 static void expect_refusal(const uint8_t *data, size_t size, kda_status status,
                            const char *fragment)
 {
@@ -97,8 +98,8 @@ static kda_status extract(const kda_bundle *bundle, uint32_t cubin, kda_error *e
 
 // The image of `frame` is refused by name, every other frame still gives its images, verify says
 // the same.
-static void expect_broken_frame(const uint8_t *data, size_t size, uint32_t frame,
-                                kda_status status, const char *fragment)
+static void expect_broken_frame(const uint8_t *data, size_t size, uint32_t frame, kda_status status,
+                                const char *fragment)
 {
     kda_bundle *bundle = open_good(data, size);
     kda_error err = {0};
@@ -198,8 +199,8 @@ static void every_length_of_the_pair(void **state)
     for (size_t size = 0; size < pair.size; ++size) {
         uint8_t *data = copy_of(pair.data, size);
         expect_refusal(data, size, KDA_E_FORMAT,
-                       size == 0                              ? "empty"
-                       : size < KDA_MAGIC_SIZE                ? "magic expected"
+                       size == 0                                 ? "empty"
+                       : size < KDA_MAGIC_SIZE                   ? "magic expected"
                        : size < sizeof(struct kda_format_header) ? "truncated: header of 256"
                                                                  : "truncated: its header states");
         free(data);
@@ -246,8 +247,14 @@ struct lie {
     uint64_t number;
     const char *fragment;
 };
-#define FRAME(field, number, text) {false, offsetof(struct kda_format_frame, field), number, text}
-#define CUBIN(field, number, text) {true, offsetof(struct kda_format_cubin, field), number, text}
+#define FRAME(field, number, text)                                                                 \
+    {                                                                                              \
+        false, offsetof(struct kda_format_frame, field), number, text                              \
+    }
+#define CUBIN(field, number, text)                                                                 \
+    {                                                                                              \
+        true, offsetof(struct kda_format_cubin, field), number, text                               \
+    }
 
 static void ranges(void **state)
 {
@@ -320,9 +327,10 @@ static void other_versions_and_files(void **state)
         expect_refusal(data, pair.size, KDA_E_VERSION, text);
     }
     free(data);
-    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
-                                  "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
-                                  "size 148818\n";
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\n"
+        "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+        "size 148818\n";
     data = copy_of((const uint8_t *)pointer, sizeof pointer - 1);
     expect_refusal(data, sizeof pointer - 1, KDA_E_FORMAT, "Git LFS pointer");
     free(data);
@@ -331,7 +339,8 @@ static void other_versions_and_files(void **state)
     free(data);
 }
 
-// All of the above has opened bundles, routed and extracted; none of it may have looked for a driver.
+// All of the above has opened bundles, routed and extracted; none of it may have looked for a
+// driver.
 static void no_driver_was_touched(void **state)
 {
     (void)state;

@@ -171,8 +171,7 @@ static void address_comes_back(void **state)
                     KDA_E_CONTEXT_LOST, "id");
         rig_refused(kda_recurrent(context, &args, NULL, &err), &err, KDA_E_CONTEXT_LOST,
                     "recurrent");
-        if (warm)
-            rig_refused(kda_plan_launch(&plan, NULL, &err), &err, KDA_E_CONTEXT_LOST, BODY);
+        if (warm) rig_refused(kda_plan_launch(&plan, NULL, &err), &err, KDA_E_CONTEXT_LOST, BODY);
         assert_int_equal(other.opaque[0], 7);
         assert_int_equal(rig.soft_count().launches, before.launches);
         assert_int_equal(rig.soft_count().loads, before.loads);
@@ -262,7 +261,8 @@ static kda_status plan_of(kda_context *context, uint32_t i, const char *target, 
     return kda_recurrent_plan(context, &args, name, target, plan, err);
 }
 
-// What is warm is captured in any mode, every image of the bundle that the device runs in one graph.
+// What is warm is captured in any mode, every image of the bundle that the device runs in one
+// graph.
 static void every_body_is_captured(void **state)
 {
     (void)state;
@@ -330,9 +330,12 @@ int main(int argc, char **argv)
 {
     rig_open(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_devices),        cmocka_unit_test(shared_memory_opt_in),
-        cmocka_unit_test(address_comes_back), cmocka_unit_test(cold_in_every_mode),
-        cmocka_unit_test(every_body_is_captured), cmocka_unit_test(closing_too_early),
+        cmocka_unit_test(two_devices),
+        cmocka_unit_test(shared_memory_opt_in),
+        cmocka_unit_test(address_comes_back),
+        cmocka_unit_test(cold_in_every_mode),
+        cmocka_unit_test(every_body_is_captured),
+        cmocka_unit_test(closing_too_early),
     };
     const int failed = cmocka_run_group_tests_name("isolation", tests, NULL, NULL);
     rig_close();

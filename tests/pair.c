@@ -19,8 +19,8 @@ enum { IMAGE_SIZE = 160, CAPACITY = 8192 };
 
 const char *const pair_bodies[2] = {"first", "second"};
 
-static const char strings[] = "\0first\0second\0kda_first\0kda_second\0" PAIR_TARGET
-                              "\0row major\00012.9.86";
+static const char strings[] =
+    "\0first\0second\0kda_first\0kda_second\0" PAIR_TARGET "\0row major\00012.9.86";
 
 // Offset of a text in the strings.
 static uint32_t text(const char *wanted)
@@ -42,7 +42,10 @@ static void make_image(uint32_t which, uint8_t out[IMAGE_SIZE])
     }
 }
 
-static uint64_t aligned(uint64_t offset) { return (offset + KDA_ALIGN - 1) / KDA_ALIGN * KDA_ALIGN; }
+static uint64_t aligned(uint64_t offset)
+{
+    return (offset + KDA_ALIGN - 1) / KDA_ALIGN * KDA_ALIGN;
+}
 
 void pair_sign(uint8_t *data, size_t size)
 {
@@ -54,7 +57,8 @@ void pair_sign(uint8_t *data, size_t size)
         span.count <= (size - span.offset) / sizeof(struct kda_format_frame)) {
         struct kda_format_frame *frames = (void *)(data + span.offset);
         for (uint64_t i = 0; i < span.count; ++i) {
-            if (frames[i].offset > size || frames[i].stored_size > size - frames[i].offset) continue;
+            if (frames[i].offset > size || frames[i].stored_size > size - frames[i].offset)
+                continue;
             kda_sha256(data + frames[i].offset, (size_t)frames[i].stored_size, frames[i].sha256);
         }
     }

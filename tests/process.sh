@@ -4,7 +4,8 @@
 # network and no place to write; forks, exits and unloads are silent.
 #   sh tests/process.sh KDA_DUMP PROCESS_TEST LIBKDA BUNDLE TRAP_DIR SOFT_DIR
 set -eu
-dump=$1 program=$2 library=$3 bundle=$4 trap_dir=$5 soft_dir=$6
+dump=$(realpath "$1") program=$(realpath "$2") library=$(realpath "$3") bundle=$(realpath "$4")
+trap_dir=$(realpath "$5") soft_dir=$(realpath "$6")
 failed=0
 fail() { echo "$1"; failed=1; }
 empty=$(mktemp -d)

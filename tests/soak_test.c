@@ -42,7 +42,12 @@ static struct {
     struct timespec start;
     atomic_long launched, judged;
     atomic_int failed;
-} soak = {.launches = 10000000, .sample = 2000, .seconds = 480, .threads = 4, .rows = 8, .heads = 2,
+} soak = {.launches = 10000000,
+          .sample = 2000,
+          .seconds = 480,
+          .threads = 4,
+          .rows = 8,
+          .heads = 2,
           .seed = 1};
 
 static double elapsed(void)
@@ -69,7 +74,8 @@ static void *reserve(size_t count, size_t size)
     return memory;
 }
 
-// -------------------------------------------------------------------------------------------- lanes
+// --------------------------------------------------------------------------------------------
+// lanes
 
 struct buffer {
     void *host;
@@ -162,13 +168,14 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
 
 static void close_lane(struct lane *lane)
 {
-    struct buffer *const all[] = {&lane->q,       &lane->k,     &lane->v,   &lane->g,
-                                  &lane->beta,    &lane->a_log, &lane->dt_bias, &lane->state,
-                                  &lane->out,     &lane->indices, &lane->accepted};
+    struct buffer *const all[] = {&lane->q,    &lane->k,       &lane->v,       &lane->g,
+                                  &lane->beta, &lane->a_log,   &lane->dt_bias, &lane->state,
+                                  &lane->out,  &lane->indices, &lane->accepted};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) drop(all[i]);
 }
 
-// -------------------------------------------------------------------------------------------- calls
+// --------------------------------------------------------------------------------------------
+// calls
 
 static kda_tensor tensor(CUdeviceptr address, kda_dtype type, const int64_t extent[4])
 {
@@ -249,7 +256,8 @@ static bool launch(const struct lane *lane, int64_t n, bool by_plan)
     return !status;
 }
 
-// --------------------------------------------------------------------------------------------- judge
+// ---------------------------------------------------------------------------------------------
+// judge
 
 static struct oracle_call call_of(const struct lane *l, int64_t n)
 {
@@ -377,7 +385,8 @@ static void *run(void *argument)
     return NULL;
 }
 
-// --------------------------------------------------------------------------------------------- frame
+// ---------------------------------------------------------------------------------------------
+// frame
 
 static size_t resident(void)
 {
@@ -418,14 +427,22 @@ static bool parse(int argc, char **argv, const char **path)
         const char *const name = argv[i++];
         const long value = strtol(argv[i], NULL, 10);
         if (value < 1) return false;
-        if (!strcmp(name, "--launches")) soak.launches = value;
-        else if (!strcmp(name, "--seconds")) soak.seconds = (double)value;
-        else if (!strcmp(name, "--threads")) soak.threads = (int)value;
-        else if (!strcmp(name, "--rows")) soak.rows = value;
-        else if (!strcmp(name, "--heads")) soak.heads = value;
-        else if (!strcmp(name, "--sample")) soak.sample = value;
-        else if (!strcmp(name, "--seed")) soak.seed = (uint64_t)value;
-        else return false;
+        if (!strcmp(name, "--launches"))
+            soak.launches = value;
+        else if (!strcmp(name, "--seconds"))
+            soak.seconds = (double)value;
+        else if (!strcmp(name, "--threads"))
+            soak.threads = (int)value;
+        else if (!strcmp(name, "--rows"))
+            soak.rows = value;
+        else if (!strcmp(name, "--heads"))
+            soak.heads = value;
+        else if (!strcmp(name, "--sample"))
+            soak.sample = value;
+        else if (!strcmp(name, "--seed"))
+            soak.seed = (uint64_t)value;
+        else
+            return false;
     }
     return soak.threads <= MOST_THREADS;
 }
@@ -465,9 +482,10 @@ int main(int argc, char **argv)
     const size_t device_after = machine_free_memory(&soak.machine), host_after = resident();
 
     const long slack = 64l << 20;
-    printf("%s: %ld launches in %.0f s, %ld of them judged, device memory %+ld KiB, host %+ld KiB\n",
-           soak.machine.name, atomic_load(&soak.launched), elapsed(), atomic_load(&soak.judged),
-           ((long)device - (long)device_after) / 1024, ((long)host_after - (long)host) / 1024);
+    printf(
+        "%s: %ld launches in %.0f s, %ld of them judged, device memory %+ld KiB, host %+ld KiB\n",
+        soak.machine.name, atomic_load(&soak.launched), elapsed(), atomic_load(&soak.judged),
+        ((long)device - (long)device_after) / 1024, ((long)host_after - (long)host) / 1024);
     if (device_after + (4u << 20) < device) report("device memory", "it is not flat");
     if ((long)host_after - (long)host > slack) report("host memory", "it is not flat");
     if (!atomic_load(&soak.judged)) report("nothing was judged", "too few launches");

@@ -6,9 +6,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# Tests alone need the second line: they hold JSON against its schema, a CMake project, the man page and the reference.
+# Tests alone need the second line: they hold JSON against its schema, a CMake project, the man page and the reference;
+# gcovr measures coverage, clang and its runtime are for libFuzzer.
 packages='gcc g++ meson ninja-build pkg-config python3 python3-pip binutils libzstd-dev libmd-dev libcmocka-dev
-    python3-jsonschema cmake groff doxygen'
+    python3-jsonschema cmake groff doxygen gcovr clang libclang-rt-dev'
 missing=
 for package in $packages; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

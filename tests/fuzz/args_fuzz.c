@@ -47,7 +47,8 @@ static void require(bool good, const char *format, const char *name, int64_t num
     if (!good) wrong(format, name, number);
 }
 
-// ------------------------------------------------------------------------- what the caller described
+// ------------------------------------------------------------------------- what the caller
+// described
 
 static wide begin_of(const struct tensor *t) { return (wide)(uintptr_t)t->tensor->data; }
 static wide end_of(const struct tensor *t)
@@ -93,7 +94,8 @@ static void check_touched(const struct tensor *t, unsigned long long at, int64_t
             t->name, (int64_t)(last - end_of(t)));
 }
 
-// ------------------------------------------------------------------------------- what the kernel does
+// ------------------------------------------------------------------------------- what the kernel
+// does
 
 static const struct kda_bundle *bundle;
 static struct kda_context *context;
@@ -107,7 +109,8 @@ static void check_grid(const unsigned grid[2], unsigned block, int64_t value_hea
     require(block == body->threads, "%s block %" PRId64, "", block);
 }
 
-static void judge_recurrent(const struct kda_recurrent_params *p, const struct kda_format_body *body)
+static void judge_recurrent(const struct kda_recurrent_params *p,
+                            const struct kda_format_body *body)
 {
     const kda_recurrent_args *const a = now.recurrent;
     const bool vector = body->gate != KDA_GATE_SOFTPLUS;
@@ -154,24 +157,29 @@ static void judge_recurrent(const struct kda_recurrent_params *p, const struct k
     if (p->indices)
         check_touched(&t[10], p->indices, 1, 0, p->rows * tokens);
     else
-        require(p->num_slots >= p->rows * tokens, "%s for default slots", "num_slots", p->num_slots);
+        require(p->num_slots >= p->rows * tokens, "%s for default slots", "num_slots",
+                p->num_slots);
     if (p->accepted) check_touched(&t[11], p->accepted, 1, 0, p->rows);
     require(isfinite(p->scale) && isfinite(p->lower_bound), "%s is not finite", "scale", 0);
     require(body->gate != KDA_GATE_LOWER_BOUND || p->lower_bound < 0, "%s", "lower_bound", 0);
     require(!p->beta_is_logit || !vector, "%s", "beta_is_logit", 0);
     require((unsigned)p->beta_is_logit <= 1 && !p->reserved, "%s", "reserved", 0);
-    require(!body->row_set || (p->rows < 32 && body->row_set >> p->rows & 1), "%s rows %" PRId64, "",
-            p->rows);
+    require(!body->row_set || (p->rows < 32 && body->row_set >> p->rows & 1), "%s rows %" PRId64,
+            "", p->rows);
 }
 
 static void judge_packed(const struct kda_recurrent_params *p)
 {
     const kda_packed_args *const a = now.packed;
     const struct tensor t[] = {
-        {"mixed_qkv", &a->mixed_qkv, 2, 2, false, true}, {"raw_gate", &a->raw_gate, 2, 2, false, true},
-        {"raw_beta", &a->raw_beta, 2, 2, false, true},   {"A_log", &a->a_log, 4, 4, false, true},
-        {"dt_bias", &a->dt_bias, 4, 4, false, true},     {"state", &a->state, 2, 2, true, true},
-        {"indices", &a->state_indices, 4, 4, false, true}, {"out", &a->out, 2, 2, true, true},
+        {"mixed_qkv", &a->mixed_qkv, 2, 2, false, true},
+        {"raw_gate", &a->raw_gate, 2, 2, false, true},
+        {"raw_beta", &a->raw_beta, 2, 2, false, true},
+        {"A_log", &a->a_log, 4, 4, false, true},
+        {"dt_bias", &a->dt_bias, 4, 4, false, true},
+        {"state", &a->state, 2, 2, true, true},
+        {"indices", &a->state_indices, 4, 4, false, true},
+        {"out", &a->out, 2, 2, true, true},
     };
     check_tensors(t, sizeof t / sizeof t[0]);
     const int64_t n = p->rows;
@@ -189,7 +197,8 @@ static void judge_packed(const struct kda_recurrent_params *p)
     check_touched(&t[7], p->out, n, 1536, 1536);
 }
 
-// --------------------------------------------------------------------------------- the driver double
+// --------------------------------------------------------------------------------- the driver
+// double
 
 static int launch(const unsigned grid[3], unsigned block, unsigned smem, CUfunction function,
                   void **params)
@@ -264,13 +273,13 @@ static void set_up(void)
     context->id = 1;
     context->generation = kda_driver_generation();
     context->chip = 100;
-    context->device =
-        (kda_device){.cc_major = 10, .cuda_version = 13000, .sm_count = 148};
+    context->device = (kda_device){.cc_major = 10, .cuda_version = 13000, .sm_count = 148};
     for (uint32_t i = 0; i < bundle->cubin_count; i++)
         atomic_init(&context->images[i].function, (CUfunction)(uintptr_t)(i + 1));
 }
 
-// ------------------------------------------------------------------------------- calls and their edits
+// ------------------------------------------------------------------------------- calls and their
+// edits
 
 struct input {
     const uint8_t *data;
@@ -358,10 +367,9 @@ static kda_packed_args valid_packed(struct input *in)
 
 static int64_t number(struct input *in, int64_t old)
 {
-    static const int64_t special[] = {0,         1,         -1,        2,          3,
-                                      127,       128,       65535,     65536,      INT32_MAX,
-                                      INT32_MIN, INT64_MAX, INT64_MIN, 1ll << 32,  1ll << 40,
-                                      1ll << 57};
+    static const int64_t special[] = {
+        0,     1,         -1,        2,         3,         127,       128,       65535,
+        65536, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, 1ll << 32, 1ll << 40, 1ll << 57};
     const uint64_t how = take(in, 1);
     switch (how % 8) {
     case 0:
@@ -375,11 +383,11 @@ static int64_t number(struct input *in, int64_t old)
     case 4:
         return (int64_t)((uint64_t)old + 4 * (how / 8));
     case 5:
-        return (int64_t)take(in, 8);
+        return (int64_t)take(in, how & 8 ? 8 : 2);
     case 6:
         return (int64_t)((uint64_t)old << how / 8);
     default:
-        return (int64_t)take(in, 2);
+        return how & 128 ? old / 2 : (int64_t)((uint64_t)old - 8 * (how / 8 % 16));
     }
 }
 
@@ -429,7 +437,8 @@ static void edit_tensor(struct input *in, kda_tensor *t)
         t->dtype = (kda_dtype)(what / 8 % 7);
         break;
     default:
-        if (what & 128) *t = (kda_tensor){0};
+        if (what & 128)
+            *t = (kda_tensor){0};
         else
             t->stride[0] = number(in, t->stride[0]), t->stride[1] = number(in, t->stride[1]);
     }
@@ -445,11 +454,19 @@ static float real(struct input *in)
 
 static void edit_recurrent(struct input *in, kda_recurrent_args *a)
 {
-    kda_tensor *const tensors[] = {&a->q,         &a->k,         &a->v,
-                                   &a->g,         &a->beta,      &a->a_log,
-                                   &a->dt_bias,   &a->state,     &a->out,
-                                   &a->ssm_state_indices,        &a->cu_seqlens,
-                                   &a->num_accepted_tokens,      &a->initial_state};
+    kda_tensor *const tensors[] = {&a->q,
+                                   &a->k,
+                                   &a->v,
+                                   &a->g,
+                                   &a->beta,
+                                   &a->a_log,
+                                   &a->dt_bias,
+                                   &a->state,
+                                   &a->out,
+                                   &a->ssm_state_indices,
+                                   &a->cu_seqlens,
+                                   &a->num_accepted_tokens,
+                                   &a->initial_state};
     const uint64_t what = take(in, 1) % 32;
     if (what < 13) {
         edit_tensor(in, tensors[what]);
@@ -483,7 +500,7 @@ static void edit_recurrent(struct input *in, kda_recurrent_args *a)
 
 static void edit_packed(struct input *in, kda_packed_args *a)
 {
-    kda_tensor *const tensors[] = {&a->mixed_qkv, &a->raw_gate, &a->raw_beta, &a->a_log,
+    kda_tensor *const tensors[] = {&a->mixed_qkv, &a->raw_gate, &a->raw_beta,      &a->a_log,
                                    &a->dt_bias,   &a->state,    &a->state_indices, &a->out};
     const uint64_t what = take(in, 1) % 16;
     if (what < 11) {
@@ -535,8 +552,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_outcome(status, &err, 1);
 
     // A plan is refused for the same reasons, but for the body that it may force.
-    static const char *const bodies[] = {NULL, NULL, "packed_t1_tile16", "d128_t2_precomputed_split1",
-                                         "d128_t3_lower_bound_split4", "none"};
+    static const char *const bodies[] = {
+        NULL,  NULL, "packed_t1_tile16", "d128_t2_precomputed_split1", "d128_t3_lower_bound_split4",
+        "none"};
     const char *const body = bodies[how / 2 % 6];
     kda_plan plan = {.opaque = {1}};
     now.launches = 0;

@@ -56,9 +56,18 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 // Half of the mutants change one number of the index to one of those that break arithmetic.
 static void change_number(uint8_t *data, size_t size, unsigned seed)
 {
-    static const uint64_t numbers[] = {0,          1,          2,          63,
-                                       64,         255,        65535,      0x7fffffff,
-                                       0x80000000, 0xffffffff, UINT64_MAX, UINT64_MAX - 63,
+    static const uint64_t numbers[] = {0,
+                                       1,
+                                       2,
+                                       63,
+                                       64,
+                                       255,
+                                       65535,
+                                       0x7fffffff,
+                                       0x80000000,
+                                       0xffffffff,
+                                       UINT64_MAX,
+                                       UINT64_MAX - 63,
                                        UINT64_C(1) << 63};
     const struct kda_format_header *header = (const void *)data;
     const size_t first = offsetof(struct kda_format_header, file_size);
@@ -131,8 +140,9 @@ static void use(const kda_bundle *bundle)
         const char *body = bundle->strings + bundle->bodies[cubin->body].name;
         void *image = NULL;
         size_t size = 0;
-        const kda_status status = kda_bundle_image(
-            bundle, body, bundle->strings + bundle->targets[cubin->target].name, &image, &size, &err);
+        const kda_status status =
+            kda_bundle_image(bundle, body, bundle->strings + bundle->targets[cubin->target].name,
+                             &image, &size, &err);
         if (status) {
             require((status == KDA_E_DIGEST || status == KDA_E_FORMAT) && !image && !size, "image",
                     &err);
