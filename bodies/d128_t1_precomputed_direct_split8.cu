@@ -3,10 +3,11 @@
 // d128_t1_precomputed_direct_split8 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
-// Direct decode, T = 1: one warp per CTA takes ROWS value rows of one head, with no shared memory
-// and no barrier. At small N it is bound by the latency of two dependent loads, slot index and
-// state; at large N by the bandwidth of reading and writing the state. So the state is asked for
-// first, all rows at once, and the token's vectors are made in its shadow.
+// Direct decode, T = 1: the warps of a CTA take WARP_ROWS value rows of one head each, with no
+// shared memory and no barrier. At small N it is bound by the latency of two dependent loads, slot
+// index and state; at large N by the bandwidth of reading and writing the state. So the token is
+// asked for before the slot is known, the state as soon as it is, and the token's vectors are made
+// in the shadow of the state.
 //
 // Row 2*i + (upper half-warp) is row i of a half-warp: a load of the warp is 512 bytes in a row.
 
@@ -41,6 +42,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
+// x / d as x * magic >> shift in 64 bits, exact for every x below 2^31: with s = ceil(log2(d)) the
+// shift is 31 + s, and the magic ceil(2^shift / d) fits 32 bits.
+struct kda_divisor {
+    unsigned magic, shift;
+};
+
 struct kda_recurrent_params {
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
@@ -57,14 +64,15 @@ struct kda_recurrent_params {
     long long tok;                              // packed tokens of the call
     int num_slots, rows;                        // slots of the pool; N
     int heads, value_heads;                     // H, HV; HV is a multiple of H
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int reserved;                               // 0
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 1, SPLIT = 8, THREADS = 32, SMEM = 0;
-constexpr int OCCUPANCY = 16;
+constexpr int TOKENS = 1, SPLIT = 8, THREADS = 64, SMEM = 0;
+constexpr int OCCUPANCY = 10;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -280,6 +288,17 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+// Loads stay on their side of it: what is written first is asked for first. Without it the compiler
+// sinks loads towards their use, to save registers.
+HELPER void keep_order()
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_sync_warp(__LINE__);
+#else
+    __syncwarp();
+#endif
+}
+
 // Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
 // may still be written by the grid before this one. Releasing the dependents at once is safe
 // although this grid has stored nothing yet: they wait in the same way, until this grid is complete
@@ -328,7 +347,7 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // ---- which tokens and slots
 
 struct sequence {
-    i64 token;    // the row's first packed token
+    u32 token;    // the row's first packed token; a call has fewer than 2^19
     u32 present;  // how many of the row's tokens exist: always the first ones
     u32 live;     // bit t: token t exists and its slot is live. 0 is a null row
     int slot[TOKENS];
@@ -344,22 +363,21 @@ HELPER bool is_live(const kda_recurrent_params &p, int slot)
 HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 {
     sequence s;
-    i64 length = TOKENS;
-    s.token = (i64)n * TOKENS;
+    s.token = n * TOKENS;
+    s.present = TOKENS;
     int accepted = 1;
 #pragma unroll
-    for (int t = 0; t < TOKENS; t++) {
-        const u32 i = n * TOKENS + t;  // below 2^19
-        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)i) : (int)i;
-    }
+    for (u32 t = 0; t < TOKENS; t++)
+        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
     if (TOKENS > 1 && p.accepted) accepted = load_i32(p.accepted + 4 * (u64)n);
     if (p.cu_seqlens) {
-        s.token = load_i32(p.cu_seqlens + 4 * (u64)n);
-        length = (i64)load_i32(p.cu_seqlens + 4 * (u64)n + 4) - s.token;
+        const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
+        i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
+        if (length > p.tok - begin) length = p.tok - begin;
+        if (length > TOKENS) length = TOKENS;
+        s.token = (u32)begin;
+        s.present = begin < 0 || length < 0 ? 0 : (u32)length;
     }
-    if (length > p.tok - s.token) length = p.tok - s.token;
-    if (length > TOKENS) length = TOKENS;
-    s.present = s.token < 0 || length < 0 ? 0 : (u32)length;
     s.live = 0;
     s.initial = s.slot[0];
 #pragma unroll
@@ -373,30 +391,23 @@ HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 // Where the CTA's first value row lies in a slot, and in the output of a token.
 HELPER u64 state_address(const kda_recurrent_params &p, int slot, u32 head, u32 first_row)
 {
-    const u64 block = p.state + (u64)((i64)slot * p.slot_stride) * sizeof(u16);
+    const u64 block = p.state + (u32)slot * (u64)p.slot_stride * sizeof(u16);
     return block + head * HEAD_BYTES + first_row * ROW_BYTES;
 }
 
-HELPER u64 out_address(const kda_recurrent_params &p, i64 token, u32 head, u32 first_row)
+HELPER u64 out_address(const kda_recurrent_params &p, u32 token, u32 head, u32 first_row)
 {
-    return p.out + (u64)((token * p.value_heads + head) * DIM + first_row) * sizeof(u16);
+    return p.out + (((u64)token * (u32)p.value_heads + head) * DIM + first_row) * sizeof(u16);
 }
 
-HELPER float load_value(const kda_recurrent_params &p, i64 token, u32 head, u32 row)
+HELPER float load_value(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
 {
-    return load_bf16(p.v + ((u64)(token * p.v_stride) + (u64)head * DIM + row) * sizeof(u16));
+    return load_bf16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
 }
 
-// The query head of a value head, head / (HV/H), as the floor of head * H / HV: a guess by
-// reciprocal, off by one at most, and its correction. Two integer divisions would cost more than
-// the rest of the addresses. A head is 32 KB of state, so no device holds enough of them (2^22) for
-// the guess to be worse.
 HELPER u32 find_query_head(const kda_recurrent_params &p, u32 head)
 {
-    const u32 guess = (u32)((float)head * (float)p.heads * reciprocal_fast((float)p.value_heads));
-    const u64 exact = (u64)head * (u32)p.heads;
-    if ((u64)guess * (u32)p.value_heads > exact) return guess - 1;
-    return (u64)(guess + 1) * (u32)p.value_heads <= exact ? guess + 1 : guess;
+    return (u32)((u64)head * p.query.magic >> p.query.shift);
 }
 
 // ---- the vectors of one token
@@ -413,24 +424,20 @@ struct token_words {
     float beta;
 };
 
-HELPER token_words load_token(const kda_recurrent_params &p, i64 index, u32 query_head, u32 head,
+HELPER token_words load_token(const kda_recurrent_params &p, u32 index, u32 query_head, u32 head,
                               u32 lane)
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    return {load_channels(p.q + 2 * ((u64)(index * p.q_stride) + query)),
-            load_channels(p.k + 2 * ((u64)(index * p.k_stride) + query)),
-            load_channels(p.g + 2 * ((u64)(index * p.g_stride) + value)),
-            load_bf16(p.beta + 2 * ((u64)(index * p.beta_stride) + head))};
+    return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
+            load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
+            load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
+            load_bf16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
 }
 
-// g is the log decay.
-struct gate {
-};
+struct gate {};  // g is the log decay
 
 HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
-
-HELPER float log_decay(const kda_recurrent_params &, const gate &, int, float g) { return g; }
 
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
                         u32 lane)
@@ -440,6 +447,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
     unpack_bf16(words.g, g);
+    (void)gate;
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -447,7 +455,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(log_decay(p, gate, c, g[c]));
+        t.d[c] = exp_fast(g[c]);
     }
     const float kq[1] = {dot(t.k, t.q)};
     t.kq = sum_half(kq, lane);
@@ -455,65 +463,83 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     return t;
 }
 
-// ----------------------------------------------------------------------------------------- kernel
+// ---- direct decode: one token, rows from bf16 to bf16
 
-constexpr int HALF_ROWS = ROWS / 2;                       // rows of a half-warp
+constexpr int WARPS = THREADS / 32;
+constexpr int WARP_ROWS = ROWS / WARPS;
+constexpr int HALF_ROWS = WARP_ROWS / 2;                  // rows of a half-warp
 constexpr int PASS_ROWS = HALF_ROWS < 4 ? HALF_ROWS : 4;  // of these, in f32 registers at a time
 constexpr int PASSES = HALF_ROWS / PASS_ROWS;
 constexpr u32 ROW_LANES = 16 / PASS_ROWS;  // lanes that end with the sums of one row
-static_assert(THREADS == 32 && SMEM == 0 && TOKENS == 1, "one warp, one token, no shared memory");
-static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS == ROWS, "whole passes");
+static_assert(TOKENS == 1 && DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS == WARP_ROWS,
+              "one token, whole passes");
+
+// Of each pass, the row whose sums a lane gets.
+HELPER u32 own_row(u32 lane) { return lane % 16 / ROW_LANES * 2 + lane / 16; }
+
+// Takes PASS_ROWS rows through the token and packs them again; returns o of the lane's own row,
+// whose element of v is `v`.
+HELPER float step_rows(const token &t, float v, quad *rows, u32 lane)
+{
+    float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
+#pragma unroll
+    for (int i = 0; i < PASS_ROWS; i++) {
+        unpack_bf16(rows[i], x[i]);
+#pragma unroll
+        for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * t.d[c];
+        predicted[i] = dot(x[i], t.k);
+        read[i] = dot(x[i], t.q);
+    }
+    const float w = t.beta * (v - sum_half(predicted, lane));
+    const float o = fmaf(w, t.kq, sum_half(read, lane));
+#pragma unroll
+    for (int i = 0; i < PASS_ROWS; i++) {
+        const float row_w = shuffle_from(w, lane / 16 * 16 + i * ROW_LANES);
+#pragma unroll
+        for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, t.k[c], x[i][c]);
+        rows[i] = pack_row(x[i]);
+    }
+    return o;
+}
+
+// ----------------------------------------------------------------------------------------- kernel
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_d128_t1_precomputed_direct_split8(const __grid_constant__ struct kda_recurrent_params p)
 {
     begin_grid();
-    const u32 lane = threadIdx.x, half = lane / 16;
-    const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS + warp * WARP_ROWS;
     const sequence s = find_sequence(p, blockIdx.y);
-    const u32 query_head = find_query_head(p, head);
-    if (s.live == 0) {  // a null row, or no token at all
-        if (s.present && lane < ROWS) store16(out_address(p, s.token, head, first_row + lane), 0);
-        return;
-    }
+    if (s.present == 0) return;
 
-    const u64 state =
-        state_address(p, s.initial, head, first_row + half) + lane % 16 * sizeof(quad);
-    quad rows[HALF_ROWS];
-#pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
-
+    const u32 query_head = find_query_head(p, head), own = first_row + own_row(lane);
     const token_words words = load_token(p, s.token, query_head, head, lane);
-    const gate gate = load_gate(p, query_head, lane);
-    // Of each pass, the row whose sums this lane gets.
-    const u32 own = lane % 16 / ROW_LANES * 2 + half;
     float v[PASSES];
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++)
-        v[pass] = load_value(p, s.token, head, first_row + pass * 2 * PASS_ROWS + own);
-    const token t = make_token(p, words, gate, lane);
-    const u64 out = out_address(p, s.token, head, first_row + own);
+        v[pass] = load_value(p, s.token, head, own + pass * 2 * PASS_ROWS);
+    keep_order();
 
+    // A null row goes on without a state, and stores nothing but zeros.
+    const bool live = s.live;
+    const u64 state =
+        state_address(p, s.initial, head, first_row + lane / 16) + lane % 16 * sizeof(quad);
+    quad rows[HALF_ROWS];
+#pragma unroll
+    for (int i = 0; i < HALF_ROWS; i++)
+        rows[i] = live ? load_state(state + i * 2 * ROW_BYTES) : quad{};
+    keep_order();
+
+    const token t = make_token(p, words, load_gate(p, query_head, lane), lane);
+    const u64 out = out_address(p, s.token, head, own);
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {
-        float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
+        const float o = step_rows(t, v[pass], rows + pass * PASS_ROWS, lane);
 #pragma unroll
-        for (int i = 0; i < PASS_ROWS; i++) {
-            unpack_bf16(rows[pass * PASS_ROWS + i], x[i]);
-#pragma unroll
-            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * t.d[c];
-            predicted[i] = dot(x[i], t.k);
-            read[i] = dot(x[i], t.q);
-        }
-        const float w = t.beta * (v[pass] - sum_half(predicted, lane));
-        const float o = fmaf(w, t.kq, sum_half(read, lane));
-#pragma unroll
-        for (int i = 0; i < PASS_ROWS; i++) {
-            const float row_w = shuffle_from(w, half * 16 + i * ROW_LANES);
-#pragma unroll
-            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, t.k[c], x[i][c]);
-            store_state(state + (pass * PASS_ROWS + i) * 2 * ROW_BYTES, pack_row(x[i]));
-        }
-        if (lane % ROW_LANES == 0) store_bf16(out + pass * 2 * PASS_ROWS * sizeof(u16), o);
+        for (int i = pass * PASS_ROWS; i < (pass + 1) * PASS_ROWS; i++)
+            if (live) store_state(state + i * 2 * ROW_BYTES, rows[i]);
+        if (lane % ROW_LANES == 0)
+            store_bf16(out + pass * 2 * PASS_ROWS * sizeof(u16), live ? o : 0.0f);
     }
 }

@@ -5,10 +5,11 @@
 //
 // Recurrent decode, T >= 1: the warps of a CTA share the ROWS value rows of one head. While the
 // first rows of the state are on their way, half-warps make the vectors of one token each and leave
-// them in shared memory. After the only barrier every warp carries its own rows through the tokens,
-// PASS_ROWS rows per half-warp at a time, and stores a checkpoint per token. At large N it is bound
-// by the bandwidth of one read and T writes of the state; at small N by two dependent loads and
-// then T rounds of dot, butterfly and update.
+// them in shared memory; what these are made of was asked for before the slots were known. After the
+// only barrier every warp carries its own rows through the tokens, PASS_ROWS rows per half-warp at a
+// time, and stores a checkpoint per token. At large N it is bound by the bandwidth of one read and T
+// writes of the state; at small N by two dependent loads and then T rounds of dot, butterfly and
+// update.
 //
 // Row 2*i + (upper half-warp) of a pass is row i of a half-warp: an access of the warp covers 512
 // bytes in a row. An element belongs to one thread for all tokens: its stores to a slot that occurs
@@ -45,6 +46,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
+// x / d as x * magic >> shift in 64 bits, exact for every x below 2^31: with s = ceil(log2(d)) the
+// shift is 31 + s, and the magic ceil(2^shift / d) fits 32 bits.
+struct kda_divisor {
+    unsigned magic, shift;
+};
+
 struct kda_recurrent_params {
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
@@ -61,6 +68,7 @@ struct kda_recurrent_params {
     long long tok;                              // packed tokens of the call
     int num_slots, rows;                        // slots of the pool; N
     int heads, value_heads;                     // H, HV; HV is a multiple of H
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int reserved;                               // 0
@@ -239,8 +247,7 @@ HELPER void store_state(u64 address, const quad &x)
 #ifdef KDA_SOFT_DEVICE
     memcpy(soft_global(address, 16, __LINE__), &x, 16);
 #else
-    // Of T checkpoints the next step reads one: let them leave L2 first.
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x.x), "r"(x.y),
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x.x), "r"(x.y),
                  "r"(x.z), "r"(x.w)
                  : "memory");
 #endif
@@ -367,6 +374,17 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+// A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
+// for lanes that part.
+HELPER u32 uniform(u32 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    return x;
+#else
+    return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
 // Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
 // may still be written by the grid before this one. Releasing the dependents at once is safe
 // although this grid has stored nothing yet: they wait in the same way, until this grid is complete
@@ -415,7 +433,7 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // ---- which tokens and slots
 
 struct sequence {
-    i64 token;    // the row's first packed token
+    u32 token;    // the row's first packed token; a call has fewer than 2^19
     u32 present;  // how many of the row's tokens exist: always the first ones
     u32 live;     // bit t: token t exists and its slot is live. 0 is a null row
     int slot[TOKENS];
@@ -431,22 +449,21 @@ HELPER bool is_live(const kda_recurrent_params &p, int slot)
 HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 {
     sequence s;
-    i64 length = TOKENS;
-    s.token = (i64)n * TOKENS;
+    s.token = n * TOKENS;
+    s.present = TOKENS;
     int accepted = 1;
 #pragma unroll
-    for (int t = 0; t < TOKENS; t++) {
-        const u32 i = n * TOKENS + t;  // below 2^19
-        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)i) : (int)i;
-    }
+    for (u32 t = 0; t < TOKENS; t++)
+        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
     if (TOKENS > 1 && p.accepted) accepted = load_i32(p.accepted + 4 * (u64)n);
     if (p.cu_seqlens) {
-        s.token = load_i32(p.cu_seqlens + 4 * (u64)n);
-        length = (i64)load_i32(p.cu_seqlens + 4 * (u64)n + 4) - s.token;
+        const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
+        i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
+        if (length > p.tok - begin) length = p.tok - begin;
+        if (length > TOKENS) length = TOKENS;
+        s.token = (u32)begin;
+        s.present = begin < 0 || length < 0 ? 0 : (u32)length;
     }
-    if (length > p.tok - s.token) length = p.tok - s.token;
-    if (length > TOKENS) length = TOKENS;
-    s.present = s.token < 0 || length < 0 ? 0 : (u32)length;
     s.live = 0;
     s.initial = s.slot[0];
 #pragma unroll
@@ -460,30 +477,23 @@ HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 // Where the CTA's first value row lies in a slot, and in the output of a token.
 HELPER u64 state_address(const kda_recurrent_params &p, int slot, u32 head, u32 first_row)
 {
-    const u64 block = p.state + (u64)((i64)slot * p.slot_stride) * sizeof(u16);
+    const u64 block = p.state + (u32)slot * (u64)p.slot_stride * sizeof(u16);
     return block + head * HEAD_BYTES + first_row * ROW_BYTES;
 }
 
-HELPER u64 out_address(const kda_recurrent_params &p, i64 token, u32 head, u32 first_row)
+HELPER u64 out_address(const kda_recurrent_params &p, u32 token, u32 head, u32 first_row)
 {
-    return p.out + (u64)((token * p.value_heads + head) * DIM + first_row) * sizeof(u16);
+    return p.out + (((u64)token * (u32)p.value_heads + head) * DIM + first_row) * sizeof(u16);
 }
 
-HELPER float load_value(const kda_recurrent_params &p, i64 token, u32 head, u32 row)
+HELPER float load_value(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
 {
-    return load_bf16(p.v + ((u64)(token * p.v_stride) + (u64)head * DIM + row) * sizeof(u16));
+    return load_bf16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
 }
 
-// The query head of a value head, head / (HV/H), as the floor of head * H / HV: a guess by
-// reciprocal, off by one at most, and its correction. Two integer divisions would cost more than
-// the rest of the addresses. A head is 32 KB of state, so no device holds enough of them (2^22) for
-// the guess to be worse.
 HELPER u32 find_query_head(const kda_recurrent_params &p, u32 head)
 {
-    const u32 guess = (u32)((float)head * (float)p.heads * reciprocal_fast((float)p.value_heads));
-    const u64 exact = (u64)head * (u32)p.heads;
-    if ((u64)guess * (u32)p.value_heads > exact) return guess - 1;
-    return (u64)(guess + 1) * (u32)p.value_heads <= exact ? guess + 1 : guess;
+    return (u32)((u64)head * p.query.magic >> p.query.shift);
 }
 
 // ---- the vectors of one token
@@ -500,24 +510,20 @@ struct token_words {
     float beta;
 };
 
-HELPER token_words load_token(const kda_recurrent_params &p, i64 index, u32 query_head, u32 head,
+HELPER token_words load_token(const kda_recurrent_params &p, u32 index, u32 query_head, u32 head,
                               u32 lane)
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    return {load_channels(p.q + 2 * ((u64)(index * p.q_stride) + query)),
-            load_channels(p.k + 2 * ((u64)(index * p.k_stride) + query)),
-            load_channels(p.g + 2 * ((u64)(index * p.g_stride) + value)),
-            load_bf16(p.beta + 2 * ((u64)(index * p.beta_stride) + head))};
+    return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
+            load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
+            load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
+            load_bf16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
 }
 
-// g is the log decay.
-struct gate {
-};
+struct gate {};  // g is the log decay
 
 HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
-
-HELPER float log_decay(const kda_recurrent_params &, const gate &, int, float g) { return g; }
 
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
                         u32 lane)
@@ -527,6 +533,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
     unpack_bf16(words.g, g);
+    (void)gate;
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -534,13 +541,14 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(log_decay(p, gate, c, g[c]));
+        t.d[c] = exp_fast(g[c]);
     }
     const float kq[1] = {dot(t.k, t.q)};
     t.kq = sum_half(kq, lane);
     t.beta = words.beta;
     return t;
 }
+
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -551,6 +559,7 @@ constexpr int PASS_ROWS = WARP_ROWS / 2 < 4 ? WARP_ROWS / 2 : 4;
 constexpr int PASSES = WARP_ROWS / (2 * PASS_ROWS);
 constexpr u32 ROW_LANES = 16 / PASS_ROWS;  // lanes that end with the sums of one row
 constexpr int VALUES = (TOKENS * ROWS + THREADS - 1) / THREADS;  // of v, per thread
+static_assert(TOKENS <= 2 * WARPS, "a half-warp makes one token");
 static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
 
 // Shared memory of one token: three vectors, then the scalars, then the CTA's part of v in f32.
@@ -582,19 +591,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_d128_t5_precomputed_gram_split1(const __grid_constant__ struct kda_recurrent_params p)
 {
     begin_grid();
-    const u32 lane = threadIdx.x % 32, half = lane / 16, warp = threadIdx.x / 32;
+    const u32 lane = threadIdx.x % 32, half = lane / 16;
+    const u32 warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
     const sequence s = find_sequence(p, blockIdx.y);
+    if (s.present == 0) return;
+
+    // The token's words and this thread's part of v are asked for before the slot is known, which
+    // the state has to wait for. A half-warp without a token repeats its neighbour's.
     const u32 query_head = find_query_head(p, head);
+    const bool makes = 2 * warp < s.present;
+    const u32 from = 2 * warp + half < s.present ? 2 * warp + half : 2 * warp;
+    token_words words = {};
+    gate gate = {};
+    if (makes) {
+        words = load_token(p, s.token + from, query_head, head, lane);
+        gate = load_gate(p, query_head, lane);
+    }
     const u32 values = s.present * ROWS;
-    if (s.live == 0) {  // a null row, or no token at all
+    float v[VALUES];
+#pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const u32 i = j * THREADS + threadIdx.x;
+        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0.0f;
+    }
+    if (s.live == 0) {  // a null row
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < values; i += THREADS)
             store16(out_address(p, s.token + i / ROWS, head, first_row + i % ROWS), 0);
         return;
     }
 
-    const u64 lane_state = (warp * WARP_ROWS + half) * ROW_BYTES + lane % 16 * sizeof(quad);
+    const u32 lane_state =
+        (warp * WARP_ROWS + half) * (u32)ROW_BYTES + lane % 16 * (u32)sizeof(quad);
     const bool fresh = !is_live(p, s.initial);  // the zero state
     u64 initial = state_address(p, s.initial, head, first_row) + lane_state;
     quad rows[PASS_ROWS];
@@ -603,20 +632,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         rows[i] = fresh ? quad{} : load_state(initial + i * 2 * ROW_BYTES);
 
     const u32 shared = shared_base();
-    float v[VALUES];
-#pragma unroll
-    for (int j = 0; j < VALUES; j++) {
-        const u32 i = j * THREADS + threadIdx.x;
-        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0.0f;
-    }
-#pragma unroll 1
-    for (u32 first = 2 * warp; first < s.present; first += 2 * WARPS) {
-        const u32 t = first + half;
-        const u32 from = t < s.present ? t : first;  // a half without a token repeats the other's
-        const token_words words = load_token(p, s.token + from, query_head, head, lane);
-        const token token = make_token(p, words, load_gate(p, query_head, lane), lane);
-        if (from == t) {
-            const u32 address = shared + t * TOKEN_BYTES;
+    if (makes) {
+        const token token = make_token(p, words, gate, lane);
+        const u32 address = shared + from * TOKEN_BYTES;
+        if (from % 2 == half) {  // not a repetition
             store_vector(address + K, lane, token.k);
             store_vector(address + Q, lane, token.q);
             store_vector(address + D, lane, token.d);
@@ -639,9 +658,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
     sync_cta();
 
+    const u32 end = shared + s.present * TOKEN_BYTES;
     // The row whose sums this lane gets.
     u32 own = warp * WARP_ROWS + lane % 16 / ROW_LANES * 2 + half;
-    u64 lane_rows = lane_state;
+    u32 lane_rows = lane_state;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
         float x[PASS_ROWS][LANE_CHANNELS];
@@ -653,9 +673,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             for (int i = 0; i < PASS_ROWS; i++) rows[i] = load_state(initial + i * 2 * ROW_BYTES);
         }
         u64 out = out_address(p, s.token, head, first_row + own);
-        u32 token = shared;
 #pragma unroll 1
-        for (u32 t = 0; t < s.present; t++) {
+        for (u32 token = shared; token != end; token += TOKEN_BYTES) {
             float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
             float predicted[PASS_ROWS], read[PASS_ROWS];
             load_vector(token + D, lane, d);
@@ -684,10 +703,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
                     store_state(slot + lane_rows + i * 2 * ROW_BYTES, pack_row(x[i]));
             }
             if (lane % ROW_LANES == 0) store_bf16(out, slot ? o : 0.0f);
-            token += TOKEN_BYTES;
             out += (u64)p.value_heads * ROW_BYTES;
         }
         own += 2 * PASS_ROWS;
-        lane_rows += 2 * PASS_ROWS * ROW_BYTES;
+        lane_rows += 2 * PASS_ROWS * (u32)ROW_BYTES;
     }
 }

@@ -154,6 +154,7 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
         .rows = (int)rows,
         .heads = HEADS,
         .value_heads = HEADS,
+        .query = kda_query_divisor(HEADS, HEADS),
         .beta_is_logit = 1,
         .scale = SCALE,
         .lower_bound = LOWER_BOUND,

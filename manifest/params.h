@@ -8,6 +8,12 @@
 #define KDA_RECURRENT_PARAMS_VERSION 1
 
 // @params begin
+// x / d as x * magic >> shift in 64 bits, exact for every x below 2^31: with s = ceil(log2(d)) the
+// shift is 31 + s, and the magic ceil(2^shift / d) fits 32 bits.
+struct kda_divisor {
+    unsigned magic, shift;
+};
+
 struct kda_recurrent_params {
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
@@ -24,10 +30,19 @@ struct kda_recurrent_params {
     long long tok;                              // packed tokens of the call
     int num_slots, rows;                        // slots of the pool; N
     int heads, value_heads;                     // H, HV; HV is a multiple of H
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int reserved;                               // 0
 };
 // @params end
+
+static inline struct kda_divisor kda_query_divisor(long long heads, long long value_heads)
+{
+    const unsigned long long group = (unsigned long long)(value_heads / heads);
+    const unsigned shift = 31 + (group > 1 ? 64 - (unsigned)__builtin_clzll(group - 1) : 0);
+    const struct kda_divisor divisor = {(unsigned)(((1ull << shift) + group - 1) / group), shift};
+    return divisor;
+}
 
 #endif

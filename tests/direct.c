@@ -41,6 +41,7 @@ void direct_launch(const struct trial *trial, const struct suite_image *image)
         .rows = (int)trial->rows,
         .heads = (int)trial->heads,
         .value_heads = (int)trial->value_heads,
+        .query = kda_query_divisor(trial->heads, trial->value_heads),
         .beta_is_logit = trial->beta_is_logit,
         .scale = trial->scale,
         .lower_bound = trial->lower_bound,

@@ -22,7 +22,7 @@ refuse() { # TEXT TEXT COMMAND...
 
 "$gen" --check --root "$work"
 template=$work/gen/packed.cu.in
-sed -i 's/(v\[pass\] - sum_half/(v[pass] + sum_half/' "$template"
+sed -i 's/lane < WARP_ROWS/lane > WARP_ROWS/' "$template"
 ! cmp -s "$template" "$root/gen/packed.cu.in" || { echo 'the template has no such place: change this test'; exit 1; }
 body=packed_t1_tile8
 refuse "stale: bodies/$body.cu" 'ninja -C build regen' "$gen" --check --root "$work"

@@ -83,6 +83,7 @@ int main(int argc, char **argv)
         .rows = ROWS,
         .heads = heads,
         .value_heads = heads,
+        .query = kda_query_divisor(heads, heads),
         .scale = 0.0883883461F,
         .lower_bound = s->gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F,
     };
