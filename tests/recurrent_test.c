@@ -673,9 +673,8 @@ static void r14_replay_one_live_row(void **state)
         replay_one_live_row(&all[i], heads(), value_heads(), suite_size(12, 3000), 100);
 }
 
-static void r14_cold_image_under_capture(void **state)
+static void capture_cold_image(int mode)
 {
-    (void)state;
     struct suite_family all[SUITE_FAMILIES];
     kda_context *fresh;
     kda_error err;
@@ -687,7 +686,7 @@ static void r14_cold_image_under_capture(void **state)
     trial_fill_all(&trial, 2000, TRIAL_NORMAL);
     trial_upload(&trial);
     CUstream stream = machine_stream(&suite.machine);
-    machine_capture(&suite.machine, stream);
+    machine_capture_in(&suite.machine, stream, mode);
     assert_int_equal(trial_call(&trial, fresh, stream, &err), KDA_E_NOT_PREPARED);
     struct machine_graph graph = machine_captured(&suite.machine, stream);  // the capture survived
     assert_int_equal(graph.nodes, 0);
@@ -699,7 +698,7 @@ static void r14_cold_image_under_capture(void **state)
     assert_non_null(strstr(err.text, route.body));
     assert_non_null(strstr(err.text, route.target));
     assert_int_equal(kda_context_prepare(fresh, &problem, NULL), KDA_OK);
-    machine_capture(&suite.machine, stream);
+    machine_capture_in(&suite.machine, stream, mode);
     assert_int_equal(trial_call(&trial, fresh, stream, NULL), KDA_OK);
     graph = machine_captured(&suite.machine, stream);
     assert_int_equal(graph.nodes, 1);
@@ -711,6 +710,14 @@ static void r14_cold_image_under_capture(void **state)
     machine_stream_close(&suite.machine, stream);
     trial_close(&trial);
     kda_context_close(&fresh);
+}
+
+static void r14_cold_image_under_capture(void **state)
+{
+    (void)state;
+    capture_cold_image(KDA_CU_CAPTURE_GLOBAL);
+    capture_cold_image(KDA_CU_CAPTURE_THREAD_LOCAL);
+    capture_cold_image(KDA_CU_CAPTURE_RELAXED);
 }
 
 static void transpose(const struct trial *trial)

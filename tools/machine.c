@@ -146,9 +146,14 @@ void machine_sync(const struct machine *machine, CUstream stream)
     MACHINE_CALL(machine, cuStreamSynchronize, stream);
 }
 
+void machine_capture_in(const struct machine *machine, CUstream stream, int mode)
+{
+    MACHINE_CALL(machine, cuStreamBeginCapture, stream, mode);
+}
+
 void machine_capture(const struct machine *machine, CUstream stream)
 {
-    MACHINE_CALL(machine, cuStreamBeginCapture, stream, KDA_CU_CAPTURE_THREAD_LOCAL);
+    machine_capture_in(machine, stream, KDA_CU_CAPTURE_THREAD_LOCAL);
 }
 
 struct machine_graph machine_captured(const struct machine *machine, CUstream stream)

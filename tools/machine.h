@@ -55,7 +55,8 @@ struct machine_graph {
     CUgraphExec exec;
     size_t nodes;
 };
-void machine_capture(const struct machine *machine, CUstream stream);
+void machine_capture(const struct machine *machine, CUstream stream);  // thread-local mode
+void machine_capture_in(const struct machine *machine, CUstream stream, int mode);
 struct machine_graph machine_captured(const struct machine *machine, CUstream stream);
 void machine_replay(const struct machine *machine, const struct machine_graph *graph,
                     CUstream stream);
