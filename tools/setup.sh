@@ -1,15 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what a fresh Debian 12 or Ubuntu 24.04 machine lacks for building and testing, and configures build/.
-# Called by run.sh and test.sh; a machine that has everything is left alone and needs no network.
-#   sh tools/setup.sh [BUILD_DIR [MESON_OPTION...]]
+# Installs what a fresh Debian 12 or Ubuntu 24.04 machine lacks, and configures a build. Called by run.sh and test.sh; a
+# machine that has everything is left alone and needs no network.
+#   sh tools/setup.sh [--tests] [BUILD_DIR [MESON_OPTION...]]
+#   --tests   also what only the suites need: python3-jsonschema holds JSON against its schema, cmake builds a consumer,
+#             groff and doxygen read the man page and the reference, gcovr measures coverage, clang brings libFuzzer
 set -eu
 cd "$(dirname "$0")/.."
 
-# Tests alone need the second line: they hold JSON against its schema, a CMake project, the man page and the reference;
-# gcovr measures coverage, clang and its runtime are for libFuzzer.
-packages='gcc g++ meson ninja-build pkg-config python3 python3-pip binutils libzstd-dev libmd-dev libcmocka-dev
-    python3-jsonschema cmake groff doxygen gcovr clang libclang-rt-dev'
+packages='gcc g++ meson ninja-build pkg-config python3 python3-pip binutils libzstd-dev libmd-dev libcmocka-dev'
+if [ "${1:-}" = --tests ]; then
+    packages="$packages python3-jsonschema cmake groff doxygen gcovr clang libclang-rt-dev"
+    shift
+fi
 missing=
 for package in $packages; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

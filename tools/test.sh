@@ -12,7 +12,7 @@
 # of finding more.
 set -eu
 cd "$(dirname "$0")/.."
-sh tools/setup.sh build
+sh tools/setup.sh --tests build
 ninja -C build
 meson test -C build --no-rebuild --print-errorlogs
 [ "${1:-}" = quick ] && exit 0
