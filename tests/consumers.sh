@@ -72,7 +72,7 @@ else
     skip 'two bundles' 'configured without -Dsm90a=true'
 fi
 if command -v cmake >/dev/null; then
-    make cmake cmake -G Ninja -S "$sources" -B cmake -DCMAKE_PREFIX_PATH="$root"
+    make cmake cmake -G Ninja -S "$sources" -B cmake -Dkda_DIR="$lib/cmake/kda"
     make cmake cmake --build cmake
     run 'cmake shared' packed_t1_tile8 cmake/shared
     run 'cmake static' 'the same blob' cmake/static
