@@ -511,6 +511,31 @@ static void r11_extreme_values(void **state)
         }
 }
 
+// One key for all tokens of a row, which each of them replaces whole: without decay nothing damps
+// an error from token to token.
+static void r11_repeated_keys(void **state)
+{
+    (void)state;
+    struct suite_family all[SUITE_FAMILIES];
+    int count = families(all);
+    for (int i = 0; i < count; i++) {
+        if (all[i].tokens == 1) continue;
+        struct trial trial = trial_of(&all[i], 2, heads(), value_heads());
+        trial_open(&trial);
+        trial_fill_all(&trial, 1450, TRIAL_NORMAL);
+        const size_t key = (size_t)(trial.heads * ORACLE_D) * sizeof(uint16_t);
+        for (int64_t n = 0; n < trial.rows; n++)
+            for (int32_t t = 1; t < trial.tokens; t++)
+                memcpy(trial_at(&trial, TRIAL_K, n * trial.tokens + t, 0),
+                       trial_at(&trial, TRIAL_K, n * trial.tokens, 0), key);
+        overwrite(&trial, TRIAL_BETA, 1);
+        if (trial.gate == KDA_GATE_PRECOMPUTED) overwrite(&trial, TRIAL_G, 0);
+        trial_run(&trial, NULL, NULL);
+        trial_expect(&trial, "repeated keys");
+        trial_close(&trial);
+    }
+}
+
 static void r11_growing_gate(void **state)
 {
     (void)state;
@@ -863,6 +888,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(r10_all_null_on_one_slot),
         cmocka_unit_test(r10_slots_inside_a_row),
         cmocka_unit_test(r11_extreme_values),
+        cmocka_unit_test(r11_repeated_keys),
         cmocka_unit_test(r11_growing_gate),
         cmocka_unit_test(r12_pool_beyond_2_31),
         cmocka_unit_test(r12_gate_beyond_2_31),
