@@ -5,8 +5,10 @@
 
 #include "loader/kda.h"
 
-// Fills `err` (may be NULL) and returns `status`. Lower case, no full stop, no newline; says expected and found.
-kda_status kda_fail(kda_error *err, kda_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+// Fills `err` (may be NULL) and returns `status`. Lower case, no full stop, no newline; says
+// expected and found.
+kda_status kda_fail(kda_error *err, kda_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // The same for a failed driver call; `name` is the driver's own name of the result.
 kda_status kda_fail_driver(kda_error *err, kda_status status, int cuda, const char *format, ...)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bundle file: on-disk structs, shared by the packer and the loader. Depends on nothing.
 //
-//   header · bodies · cubins · frames · routes · rules · preferences · targets · strings · zstd frames
+//   header · bodies · cubins · frames · routes · rules · preferences · targets · strings · zstd
+//   frames
 //
-// Little-endian. Each section and each frame starts at a multiple of KDA_ALIGN; the gaps are zero. Records refer to each
-// other by index into their section and to text by offset into the strings, whose first byte is the empty string.
-// Everything from `bundle` fields on up to `index_size` is covered by `index_sha256`, everything past it by the frame
-// digests and the rule that gaps are zero. A reader must treat every number here as hostile until it has proved it.
+// Little-endian. Each section and each frame starts at a multiple of KDA_ALIGN; the gaps are zero.
+// Records refer to each other by index into their section and to text by offset into the strings,
+// whose first byte is the empty string. Everything from `file_size` to `index_size` is covered by
+// `index_sha256`, everything past it by the frame digests and the rule that gaps are zero. A reader
+// must treat every number here as hostile until it has proved it.
 #ifndef KDA_MANIFEST_FORMAT_H
 #define KDA_MANIFEST_FORMAT_H
 
@@ -20,11 +22,14 @@
 #define KDA_NONE UINT32_MAX  // no index
 
 // Operators and gate kinds. The numbers are the file's and the public header's.
-#define KDA_OPS(X) X(RECURRENT, 1, "recurrent") X(PACKED, 2, "packed") X(FUSED, 3, "fused") X(VERIFY, 4, "verify") X(COMMIT, 5, "commit")
-#define KDA_GATES(X) X(PRECOMPUTED, 0, "precomputed") X(LOWER_BOUND, 1, "lower_bound") X(SOFTPLUS, 2, "softplus")
+#define KDA_OPS(X)                                                                                 \
+    X(RECURRENT, 1, "recurrent")                                                                   \
+    X(PACKED, 2, "packed") X(FUSED, 3, "fused") X(VERIFY, 4, "verify") X(COMMIT, 5, "commit")
+#define KDA_GATES(X)                                                                               \
+    X(PRECOMPUTED, 0, "precomputed") X(LOWER_BOUND, 1, "lower_bound") X(SOFTPLUS, 2, "softplus")
 
 // Body flags.
-#define KDA_BODY_PDL 1u            // begins with griddepcontrol.wait: programmatic dependent launch is safe
+#define KDA_BODY_PDL 1u  // begins with griddepcontrol.wait: programmatic dependent launch is safe
 #define KDA_BODY_EQUAL_HEADS 2u    // HV must equal H
 #define KDA_BODY_LOGIT_BETA 4u     // beta_is_logit may be 1
 #define KDA_BODY_TOKEN_STRIDES 8u  // q, k, v, g and beta have five free token strides
@@ -61,7 +66,7 @@ struct kda_format_header {
     uint32_t header_size;      // sizeof(struct kda_format_header)
     uint8_t index_sha256[32];  // over [offsetof(file_size), index_size)
     uint64_t file_size;
-    uint64_t index_size;  // header, records and strings, padded to KDA_ALIGN; the first frame starts here
+    uint64_t index_size;  // header, records and strings, up to the first frame
     uint32_t flags;       // KDA_BUNDLE_*
     uint32_t zstd_version;
     struct kda_format_span spans[KDA_SPAN_COUNT];
@@ -73,7 +78,8 @@ struct kda_format_body {
     uint32_t op, gate, tokens_min, tokens_max;
     uint32_t split, threads, smem;
     uint32_t flags;
-    uint32_t heads, row_set;  // launch limits: H, or 0 for any; accepted N, or 0 for 1..KDA_ROWS_MAX
+    uint32_t heads;    // launch limit: H, or 0 for any
+    uint32_t row_set;  // launch limit: accepted N, or 0 for 1..KDA_ROWS_MAX
     uint32_t params_version, params_size;
     uint32_t state_type, mode;  // KDA_BF16 or KDA_F32; index mode, 0 where the operator has none
     uint32_t reserved[7];
@@ -82,10 +88,11 @@ struct kda_format_body {
 
 struct kda_format_cubin {
     uint32_t body, target, frame;  // indices
-    uint32_t toolkit, options;     // strings: "12.9.86"; the options as recorded in the image or given to the compiler
+    uint32_t toolkit, options;     // strings: "12.9.86"; the options as the image records them
     uint32_t min_cuda;             // oldest driver, 1000*major + 10*minor
-    uint32_t registers, stack, shared;  // per thread, bytes per thread, static bytes per CTA; from the ELF
-    uint32_t barriers, reserved[4];
+    uint32_t registers, stack;     // per thread, bytes per thread; from the ELF
+    uint32_t shared, barriers;     // static bytes per CTA, barriers; from the ELF
+    uint32_t reserved[4];
     uint64_t offset, size;  // inside the decompressed frame
     uint8_t sha256[32];     // of the image
     uint8_t padding[24];

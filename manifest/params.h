@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel parameters, one versioned struct per operator family. The loader fills it, the body reads it: the generator
-// copies the lines between the markers into every body, so both sides read one declaration. Addresses are device
-// addresses; 0 is an omitted array. Strides count elements. A changed struct gets a new version and a new name.
+// Kernel parameters, one versioned struct per operator family. The loader fills it, the body reads
+// it: the generator copies the lines between the markers into every body, so both sides read one
+// declaration. Addresses are device addresses; 0 is an omitted array. Strides count elements. A
+// changed struct gets a new version and a new name.
 #ifndef KDA_MANIFEST_PARAMS_H
 #define KDA_MANIFEST_PARAMS_H
 
 #define KDA_RECURRENT_PARAMS_VERSION 1
 
+// clang-format off
 // @params begin
 // x / d as x * magic >> shift in 64 bits, exact for every x below 2^31: with s = ceil(log2(d)) the
 // shift is 31 + s, and the magic ceil(2^shift / d) fits 32 bits.
@@ -36,6 +38,7 @@ struct kda_recurrent_params {
     int reserved;                               // 0
 };
 // @params end
+// clang-format on
 
 static inline struct kda_divisor kda_query_divisor(long long heads, long long value_heads)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public header stands alone, as C11 and as C++17 (this file is compiled as both under pedantic flags), and its
-// sizes are what callers compiled against: a struct that changes here is an ABI change.
+// The public header stands alone, as C11 and as C++17 (this file is compiled as both under pedantic
+// flags), and its sizes are what callers compiled against: a struct that changes here is an ABI
+// change.
 #include "loader/kda.h"
 
 #ifdef __cplusplus

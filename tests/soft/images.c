@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owns the table of cubins that the soft device can run: the rows of images.inc, which the packer
 // writes beside the bundle as KDA_IMAGE(body, target, digest, size), kda-bench's floor, and what
-// tests register. An image is known by its bytes alone. Refuses to read a cubin beyond its ELF header and section
-// table: the code that runs is the body, not the image.
+// tests register. An image is known by its bytes alone. Refuses to read a cubin beyond its ELF
+// header and section table: the code that runs is the body, not the image.
 #include "tests/soft/state.h"
 
 #include <string.h>
