@@ -100,6 +100,10 @@ static bool record(bool passed)
 int suite_close(int failed)
 {
     int status = failed ? 1 : 0;
+    if (suite.only && suite.calls == 0) {
+        fprintf(stderr, "no call was made: no test is called %s\n", suite.only);
+        status = 1;
+    }
     if (suite.record && suite.machine.soft) {
         fprintf(stderr, "not recorded: a soft device proves nothing about hardware\n");
         status = 1;

@@ -30,6 +30,7 @@ struct suite {
     kda_device device;
     const char *bundle_path, *record, *only;
     bool used[256];  // images that were launched, by index
+    long calls;      // planned or made through trials
 };
 extern struct suite suite;
 

@@ -114,6 +114,7 @@ kda_problem trial_problem(const struct trial *trial)
 kda_status trial_plan(const struct trial *trial, kda_context *context, const char *body,
                       const char *target, kda_plan *out, kda_error *err)
 {
+    suite.calls++;
     if (trial->op == KDA_OP_PACKED) {
         kda_packed_args args = trial_packed(trial);
         return kda_packed_plan(context, &args, body, target, out, err);
@@ -125,6 +126,7 @@ kda_status trial_plan(const struct trial *trial, kda_context *context, const cha
 kda_status trial_call(const struct trial *trial, kda_context *context, CUstream stream,
                       kda_error *err)
 {
+    suite.calls++;
     if (trial->op == KDA_OP_PACKED) {
         kda_packed_args args = trial_packed(trial);
         return kda_packed(context, &args, stream, err);
