@@ -819,6 +819,37 @@ static void r16_two_contexts(void **state)
     MACHINE_CALL(&home, cuCtxSetCurrent, home.context);
 }
 
+// The CUDA context under a plan is destroyed and another one made, perhaps at its address: noticed
+// by everything that asks, and by the driver at the launch.
+static void r16_lost_context(void **state)
+{
+    (void)state;
+    struct suite_family family = need(KDA_GATE_PRECOMPUTED, 1);
+    const struct machine *home = &suite.machine;
+    struct trial trial = trial_of(&family, 1, heads(), value_heads());
+    trial_open(&trial);
+    const kda_problem problem = trial_problem(&trial);
+    CUcontext doomed, later;
+    kda_context *lost;
+    kda_plan plan, untouched;
+    kda_error err;
+    MACHINE_CALL(home, cuCtxCreate, &doomed, 0, home->device);
+    assert_int_equal(kda_context_create(suite.bundle, NULL, NULL, &lost, &err), KDA_OK);
+    assert_int_equal(trial_plan(&trial, lost, NULL, NULL, &plan, &err), KDA_OK);
+    MACHINE_CALL(home, cuCtxDestroy, doomed);
+    MACHINE_CALL(home, cuCtxCreate, &later, 0, home->device);
+    memset(&untouched, 0, sizeof untouched);
+    const kda_plan before = untouched;
+    assert_int_equal(kda_context_prepare(lost, &problem, &err), KDA_E_CONTEXT_LOST);
+    assert_int_equal(trial_plan(&trial, lost, NULL, NULL, &untouched, &err), KDA_E_CONTEXT_LOST);
+    assert_memory_equal(&untouched, &before, sizeof before);
+    assert_int_equal(kda_plan_launch(&plan, NULL, &err), KDA_E_CONTEXT_LOST);
+    kda_context_close(&lost);
+    MACHINE_CALL(home, cuCtxDestroy, later);
+    MACHINE_CALL(home, cuCtxSetCurrent, home->context);
+    trial_close(&trial);
+}
+
 // ------------------------------------------------------------------------------------------- drift
 
 static void drift_512(void **state)
@@ -898,6 +929,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(r14_cold_image_under_capture),
         cmocka_unit_test(r15_transposed_state_fails),
         cmocka_unit_test(r16_two_contexts),
+        cmocka_unit_test(r16_lost_context),
         cmocka_unit_test(drift_512),
     };
     return suite_close(cmocka_run_group_tests_name("recurrent", tests, NULL, NULL));
