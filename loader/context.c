@@ -43,11 +43,15 @@ static kda_status leave(const struct kda_driver *driver, const char *operation, 
                : kda_driver_fail(driver, result, operation, "cuCtxPopCurrent", err, "%s", "");
 }
 
+kda_status kda_context_refuse_fork(const char *operation, kda_error *err)
+{
+    return kda_fail(err, KDA_E_FORKED, "%s: the process is a fork of the one that made the context",
+                    operation);
+}
+
 kda_status kda_context_check(const kda_context *context, const char *operation, kda_error *err)
 {
-    if (kda_context_forked(context))
-        return kda_fail(err, KDA_E_FORKED,
-                        "%s: the process is a fork of the one that made the context", operation);
+    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
     unsigned long long id = 0;
     const int result = context->driver->cuCtxGetId(context->cuda, &id);
     if (result != KDA_CU_SUCCESS)

@@ -34,6 +34,9 @@ static inline bool kda_context_forked(const kda_context *context)
     return context->generation != kda_driver_generation();
 }
 
+// Fails with FORKED.
+kda_status kda_context_refuse_fork(const char *operation, kda_error *err);
+
 // FORKED, or CONTEXT_LOST if the CUDA context is no longer the one that was bound.
 kda_status kda_context_check(const kda_context *context, const char *operation, kda_error *err);
 

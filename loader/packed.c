@@ -120,28 +120,23 @@ static kda_status check_tensors(const struct kda_call *call, int64_t rows, int64
     return status == KDA_OK ? kda_call_overlaps(call, ranges, err) : status;
 }
 
-static unsigned long long address(const kda_tensor *tensor)
-{
-    return (unsigned long long)(uintptr_t)tensor->data;
-}
-
 static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent_params *out)
 {
     const int64_t mixed_stride = args->mixed_qkv.stride[0];
     const unsigned long long element = 2;
     // With every member named, nothing is cleared first.
     *out = (struct kda_recurrent_params){
-        .q = address(&args->mixed_qkv),
-        .k = address(&args->mixed_qkv) + WIDTH * element,
-        .v = address(&args->mixed_qkv) + 2 * WIDTH * element,
-        .g = address(&args->raw_gate),
-        .beta = address(&args->raw_beta),
-        .a_log = address(&args->a_log),
-        .dt_bias = address(&args->dt_bias),
-        .state = address(&args->state),
-        .out = address(&args->out),
+        .q = kda_tensor_address(&args->mixed_qkv),
+        .k = kda_tensor_address(&args->mixed_qkv) + WIDTH * element,
+        .v = kda_tensor_address(&args->mixed_qkv) + 2 * WIDTH * element,
+        .g = kda_tensor_address(&args->raw_gate),
+        .beta = kda_tensor_address(&args->raw_beta),
+        .a_log = kda_tensor_address(&args->a_log),
+        .dt_bias = kda_tensor_address(&args->dt_bias),
+        .state = kda_tensor_address(&args->state),
+        .out = kda_tensor_address(&args->out),
         .cu_seqlens = 0,
-        .indices = address(&args->state_indices),
+        .indices = kda_tensor_address(&args->state_indices),
         .accepted = 0,
         .q_stride = mixed_stride,
         .k_stride = mixed_stride,
@@ -170,9 +165,7 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
     if (!context || !args)
         return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
                         context ? "args" : "context");
-    if (kda_context_forked(context))
-        return kda_fail(err, KDA_E_FORKED,
-                        "%s: the process is a fork of the one that made the context", operation);
+    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
     const struct kda_call call = {operation, operands, OPERANDS, args};
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];

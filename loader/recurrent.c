@@ -231,29 +231,24 @@ static kda_status check_tensors(const struct kda_form *form, kda_error *err)
 
 // ---------------------------------------------------------------------------------------- the call
 
-static unsigned long long address(const kda_tensor *tensor)
-{
-    return (unsigned long long)(uintptr_t)tensor->data;
-}
-
 static void fill(const struct kda_form *form, const kda_recurrent_args *args,
                  struct kda_recurrent_params *out)
 {
     const uint32_t dim = form->token_dim;
     // With every member named, nothing is cleared first.
     *out = (struct kda_recurrent_params){
-        .q = address(&args->q),
-        .k = address(&args->k),
-        .v = address(&args->v),
-        .g = address(&args->g),
-        .beta = address(&args->beta),
-        .a_log = address(&args->a_log),
-        .dt_bias = address(&args->dt_bias),
-        .state = address(&args->state),
-        .out = address(&args->out),
-        .cu_seqlens = address(&args->cu_seqlens),
-        .indices = address(&args->ssm_state_indices),
-        .accepted = form->tokens > 1 ? address(&args->num_accepted_tokens) : 0,
+        .q = kda_tensor_address(&args->q),
+        .k = kda_tensor_address(&args->k),
+        .v = kda_tensor_address(&args->v),
+        .g = kda_tensor_address(&args->g),
+        .beta = kda_tensor_address(&args->beta),
+        .a_log = kda_tensor_address(&args->a_log),
+        .dt_bias = kda_tensor_address(&args->dt_bias),
+        .state = kda_tensor_address(&args->state),
+        .out = kda_tensor_address(&args->out),
+        .cu_seqlens = kda_tensor_address(&args->cu_seqlens),
+        .indices = kda_tensor_address(&args->ssm_state_indices),
+        .accepted = form->tokens > 1 ? kda_tensor_address(&args->num_accepted_tokens) : 0,
         .q_stride = args->q.stride[dim],
         .k_stride = args->k.stride[dim],
         .v_stride = args->v.stride[dim],
@@ -281,9 +276,7 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
     if (!context || !args)
         return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
                         context ? "args" : "context");
-    if (kda_context_forked(context))
-        return kda_fail(err, KDA_E_FORKED,
-                        "%s: the process is a fork of the one that made the context", operation);
+    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
     struct kda_form form;  // not cleared, most of it is written by the checks
     form.call = (struct kda_call){operation, operands, OPERANDS, args};

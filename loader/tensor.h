@@ -119,4 +119,9 @@ static inline bool kda_ranges_disjoint(const struct kda_range *ranges, uint32_t 
     return !meet;
 }
 
+static inline unsigned long long kda_tensor_address(const kda_tensor *tensor)
+{
+    return (unsigned long long)(uintptr_t)tensor->data;
+}
+
 #endif
