@@ -129,3 +129,11 @@ void command_patch(uint8_t *data, size_t data_size, const void *old, const void 
     assert_non_null(found);
     memcpy(found, new, size);
 }
+
+void command_expect(struct command *command, int status, const char *text)
+{
+    command_run(command);
+    if (command->status != status || !strstr(command->output, text))
+        fail_msg("status %d, expected %d with \"%s\"; it says: %s", command->status, status, text,
+                 command->output);
+}

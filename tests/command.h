@@ -37,4 +37,7 @@ void command_copy(const char *from, const char *to);
 // Replaces the first `size` bytes that equal `old` by `new`; fails the test if there are none.
 void command_patch(uint8_t *data, size_t data_size, const void *old, const void *new, size_t size);
 
+// Runs it and fails the test unless it ends with `status` and says `text`.
+void command_expect(struct command *command, int status, const char *text);
+
 #endif

@@ -59,13 +59,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void expect(int status, const char *text)
-{
-    command_run(&command);
-    if (command.status != status || !strstr(command.output, text))
-        fail_msg("status %d, expected %d with \"%s\"; it says: %s", command.status, status, text,
-                 command.output);
-}
+static void expect(int status, const char *text) { command_expect(&command, status, text); }
 
 static const char *out(const char *name) { return command_path(folder, name); }
 
