@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated from gen/recurrent.cu.in, gen/prelude.cu.in and manifest/params.h for the row
+// Generated from gen/recurrent.cu.in, what it includes, and manifest/params.h for the row
 // d128_t1_precomputed_split1 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
@@ -26,12 +26,6 @@
 // Dot. The lane's 8 channels in ascending order, a product and then 7 fused multiply-adds; then a
 // butterfly over the half-warp at distances 8, 4, 2, 1. Addition commutes, so a transposing sum of
 // many rows at the same distances has the same bits. This holds for q.q, k.k, kn.qn and the state.
-//
-// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
-//          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
-//          o = fma(w, kq, r)    S = fma(w, kn, S')
-// Token after token in f32, never a product of decays and never a quotient: what is finite in the
-// plain recurrence is finite here.
 //
 // Rounding to bf16 happens at stores only. Every fused operation is spelled, and a compiler must
 // not make others.
@@ -429,6 +423,17 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
         return sum_half<N / 2, DISTANCE / 2>(y, lane);
     }
 }
+
+// ----------------------------------------------------------------------------------------- decode
+//
+// What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
+// and the step of rows that go through one token without shared memory.
+//
+// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
+//          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
+//          o = fma(w, kq, r)    S = fma(w, kn, S')
+// Token after token in f32, never a product of decays and never a quotient: what is finite in the
+// plain recurrence is finite here.
 
 // ---- which tokens and slots
 

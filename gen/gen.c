@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns the rows of manifest/schedules.inc and the templates beside this file into the frozen files
-// of bodies/, and bodies.lock. Owns the two template devices and nothing else: it knows no CUDA and
+// of bodies/, and bodies.lock. Owns the template devices and nothing else: it knows no CUDA and
 // no kernel.
 //
-//   @KEY@                     the row's value. @PARAMS@ and @PRELUDE@ are whole lines: the text
-//   between the markers
-//                             of manifest/params.h, and gen/prelude.cu.in expanded for the same row
-//   //@if KEY == VALUE        whole-line condition, also with !=; nests; closed by //@end
+//   @KEY@                     the row's value
+//   //@if KEY == VALUE        whole-line condition, also with !=; VALUE may be A|B; nests; closed
+//   by
+//                             //@end
+//   //@include NAME           gen/NAME.cu.in without its licence line, expanded for the same row
+//   //@params                 the text between those markers of manifest/params.h that name the
+//                             row's operator
 //
 // Invariant: same rows and templates, same bytes. An unknown key or an open condition is an error,
 // never a guess.
@@ -33,6 +36,8 @@ enum {
     OP,
     TOKENS,
     GATE,
+    STATE,
+    MODES,
     SPLIT,
     THREADS,
     SMEM,
@@ -42,8 +47,8 @@ enum {
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
-    "NAME",    "TEMPLATE", "OP",        "TOKENS",      "GATE",       "SPLIT",
-    "THREADS", "SMEM",     "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA",
+    "NAME",  "TEMPLATE", "OP",   "TOKENS",    "GATE",        "STATE",      "MODES",
+    "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA",
 };
 
 struct row {
@@ -52,9 +57,9 @@ struct row {
 
 #define BIT(flags, bit) (((flags) & (bit)) != 0 ? "1" : "0")
 static const struct row rows[] = {
-#define KDA_SCHEDULE(name, template, op, tokens, gate, split, threads, smem, occupancy, heads,     \
-                     row_set, flags)                                                               \
-    {{#name, #template, #op, #tokens, #gate, #split, #threads, #smem, #occupancy,                  \
+#define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
+                     occupancy, heads, rows, flags)                                                \
+    {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
       BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA)}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
@@ -145,8 +150,8 @@ struct source {
 };
 
 struct sources {
-    struct source prelude;
-    struct source params;  // without the markers
+    const char *root;
+    struct text params;  // manifest/params.h whole
 };
 
 static bool same(const char *data, size_t size, const char *string)
@@ -167,7 +172,7 @@ static bool starts(const char *line, size_t size, const char *prefix)
 }
 
 // A misspelt operator or gate would silently be a condition that never holds.
-static bool is_name(const char *key, const char *value)
+static bool is_name(const char *key, const char *value, size_t size)
 {
 #define GEN_NAME(name, number, text) #name,
     static const char *const ops[] = {KDA_OPS(GEN_NAME) NULL};
@@ -177,11 +182,11 @@ static bool is_name(const char *key, const char *value)
                                : strcmp(key, "GATE") == 0 ? gates
                                                           : NULL;
     if (!names) return true;
-    while (*names && strcmp(*names, value) != 0) names++;
+    while (*names && !same(value, size, *names)) names++;
     return *names;
 }
 
-// `//@if KEY == VALUE` or `//@if KEY != VALUE`.
+// `//@if KEY == VALUE` or `//@if KEY != VALUE`, where VALUE may be several, separated by '|'.
 static bool holds(const struct source *source, unsigned number, const char *line, size_t size,
                   const struct row *row)
 {
@@ -194,8 +199,15 @@ static bool holds(const struct source *source, unsigned number, const char *line
         die("%s:%u: expected //@if KEY == VALUE or //@if KEY != VALUE", source->path, number);
     const char *found = find_value(row, key, strlen(key));
     if (!found) die("%s:%u: unknown key %s", source->path, number, key);
-    if (!is_name(key, value)) die("%s:%u: no %s is called %s", source->path, number, key, value);
-    return (strcmp(found, value) == 0) == (relation[0] == '=');
+    bool equal = false;
+    for (const char *word = value; *word;) {
+        size_t length = strcspn(word, "|");
+        if (!is_name(key, word, length))
+            die("%s:%u: no %s is called %.*s", source->path, number, key, (int)length, word);
+        equal |= same(word, length, found);
+        word += length + (word[length] == '|');
+    }
+    return equal == (relation[0] == '=');
 }
 
 static void substitute(const struct source *source, unsigned number, const char *line, size_t size,
@@ -218,6 +230,28 @@ static void substitute(const struct source *source, unsigned number, const char 
     append(out, line, size);
 }
 
+static struct source skip_first_line(const char *path, const struct text *text);
+
+static void append_params(const struct sources *sources, const struct row *row, struct text *out);
+
+static void expand(const struct source *source, const struct sources *sources,
+                   const struct row *row, struct text *out);
+
+// `//@include NAME`.
+static void include(const struct source *source, unsigned number, const char *line, size_t size,
+                    const struct sources *sources, const struct row *row, struct text *out)
+{
+    char path[MAX_PATH];
+    const size_t begin = strlen("//@include ");
+    int length = snprintf(path, sizeof path, "gen/%.*s.cu.in", (int)(size - begin), line + begin);
+    if (length < 0 || (size_t)length >= sizeof path || strcmp(path, source->path) == 0)
+        die("%s:%u: cannot include this", source->path, number);
+    struct text text = need_file(sources->root, path);
+    const struct source included = skip_first_line(path, &text);
+    expand(&included, sources, row, out);
+    free(text.data);
+}
+
 static void expand(const struct source *source, const struct sources *sources,
                    const struct row *row, struct text *out)
 {
@@ -238,17 +272,15 @@ static void expand(const struct source *source, const struct sources *sources,
         } else if (same(line, size, "//@end")) {
             if (depth == 0) die("%s:%u: //@end without //@if", source->path, number);
             depth--;
+        } else if (starts(line, size, "//@include ")) {
+            if (active[depth]) include(source, number, line, size, sources, row, out);
+        } else if (same(line, size, "//@params")) {
+            if (active[depth]) append_params(sources, row, out);
         } else if (starts(line, size, "//@")) {
             die("%s:%u: unknown directive", source->path, number);
         } else if (active[depth]) {
-            if (same(line, size, "@PARAMS@")) {
-                append(out, sources->params.data, sources->params.size);
-            } else if (same(line, size, "@PRELUDE@") && source != &sources->prelude) {
-                expand(&sources->prelude, sources, row, out);
-            } else {
-                substitute(source, number, line, size, row, out);
-                append(out, "\n", 1);
-            }
+            substitute(source, number, line, size, row, out);
+            append(out, "\n", 1);
         }
         line = newline + 1;
     }
@@ -264,18 +296,41 @@ static struct source skip_first_line(const char *path, const struct text *text)
     return (struct source){path, newline + 1, text->size - (size_t)(newline + 1 - text->data)};
 }
 
-static struct source find_params(const char *path, const struct text *text)
+// Is the row's operator one of the words of this marker line?
+static bool names_op(const char *line, size_t size, const struct row *row)
 {
-    static const char begin[] = "// @params begin\n", end[] = "// @params end\n";
-    struct text copy = {0};
-    append(&copy, text->data, text->size);
-    append(&copy, "", 1);
-    const char *first = strstr(copy.data, begin), *last = first ? strstr(first, end) : NULL;
-    if (!last) die("%s: no lines between the params markers", path);
-    size_t offset = (size_t)(first - copy.data) + sizeof begin - 1,
-           size = (size_t)(last - copy.data) - offset;
-    free(copy.data);
-    return (struct source){path, text->data + offset, size};
+    const char *op = row->values[OP];
+    const size_t length = strlen(op);
+    for (size_t i = 0; i + length < size; i++)
+        if (line[i] == ' ' && memcmp(line + i + 1, op, length) == 0 &&
+            (i + 1 + length == size || line[i + 1 + length] == ' '))
+            return true;
+    return false;
+}
+
+static void append_params(const struct sources *sources, const struct row *row, struct text *out)
+{
+    static const char path[] = "manifest/params.h";
+    bool inside = false, taken = false, any = false;
+    const struct text *const params = &sources->params;
+    for (const char *line = params->data, *end = params->data + params->size; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        if (!newline) die("%s: no newline at the end", path);
+        const size_t size = (size_t)(newline - line);
+        const bool begins = starts(line, size, "// @params begin ");
+        const bool ends = same(line, size, "// @params end");
+        if (begins == inside && (begins || ends)) die("%s: markers do not alternate", path);
+        if (begins) {
+            taken = names_op(line, size, row);
+            if (taken && any) append(out, "\n", 1);
+            any |= taken;
+        } else if (inside && !ends && taken) {
+            append(out, line, size + 1);
+        }
+        if (begins || ends) inside = begins;
+        line = newline + 1;
+    }
+    if (inside || !any) die("%s: no parameters for %s", path, row->values[OP]);
 }
 
 // ------------------------------------------------------------------------------------------ bodies
@@ -288,7 +343,7 @@ static struct text make_body(const char *root, const struct sources *sources, co
     length = snprintf(
         stamp, sizeof stamp,
         "// SPDX-License-Identifier: Apache-2.0\n"
-        "// Generated from gen/%s.cu.in, gen/prelude.cu.in and manifest/params.h for the row\n"
+        "// Generated from gen/%s.cu.in, what it includes, and manifest/params.h for the row\n"
         "// %s of manifest/schedules.inc.\n"
         "// Frozen: edit the template or the row, then run `" FIX "`.\n",
         row->values[TEMPLATE], row->values[NAME]);
@@ -388,15 +443,13 @@ int main(int argc, char **argv)
         return 2;
     }
 
-    struct text prelude = need_file(root, "gen/prelude.cu.in"),
-                params = need_file(root, "manifest/params.h");
-    struct sources sources = {skip_first_line("gen/prelude.cu.in", &prelude),
-                              find_params("manifest/params.h", &params)};
+    struct sources sources = {root, need_file(root, "manifest/params.h")};
     struct text lock = {0};
     bool differs = false;
     for (size_t i = 0; i < ROW_COUNT; i++) {
         char path[MAX_PATH];
-        if (!is_name("OP", rows[i].values[OP]) || !is_name("GATE", rows[i].values[GATE]))
+        if (!is_name("OP", rows[i].values[OP], strlen(rows[i].values[OP])) ||
+            !is_name("GATE", rows[i].values[GATE], strlen(rows[i].values[GATE])))
             die("row %s: unknown operator or gate", rows[i].values[NAME]);
         struct text body = make_body(root, &sources, &rows[i]);
         int length = snprintf(path, sizeof path, "bodies/%s.cu", rows[i].values[NAME]);
@@ -408,8 +461,7 @@ int main(int argc, char **argv)
     differs |= settle(root, LOCK, &lock, check);
     differs |= settle_surplus(root, check);
     free(lock.data);
-    free(prelude.data);
-    free(params.data);
+    free(sources.params.data);
     if (check && differs)
         (void)fputs("bodies differ from their rows and templates; run: " FIX "\n", stderr);
     return check && differs ? 1 : 0;

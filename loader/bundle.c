@@ -208,3 +208,12 @@ const char *kda_gate_name(uint32_t gate)
         return "?";
     }
 }
+
+const char *kda_mode_name(uint32_t mode)
+{
+    switch (mode) {
+        KDA_MODES(NAME_CASE)
+    default:
+        return "?";
+    }
+}

@@ -15,7 +15,7 @@
 struct kda_start {
     uint32_t body, route;
 };
-enum { KDA_START_OPS = 6, KDA_START_GATES = 3, KDA_START_TOKENS = 9 };
+enum { KDA_START_OPS = 6, KDA_START_GATES = 3, KDA_START_TOKENS = 17 };
 
 struct kda_bundle {
     const uint8_t *data;
@@ -69,5 +69,24 @@ kda_status kda_bundle_load(const kda_bundle *bundle, uint32_t index, struct kda_
 // The names of numbers ("recurrent", "lower_bound"); "?" for none.
 const char *kda_op_name(uint32_t op);
 const char *kda_gate_name(uint32_t gate);
+const char *kda_mode_name(uint32_t mode);
+
+// Is H in the set? Bit n stands for H = 4*n; without bits every H is.
+static inline bool kda_heads_serve(uint32_t set, int64_t heads)
+{
+    return !set || (heads > 0 && heads < 128 && heads % 4 == 0 && set >> heads / 4 & 1);
+}
+
+// The least H of the set; `any` for a set of all.
+static inline int64_t kda_heads_least(uint32_t set, int64_t any)
+{
+    return set ? 4 * (int64_t)__builtin_ctz(set) : any;
+}
+
+// Is the index mode in the set? Without bits the operator has none, and the mode must be 0.
+static inline bool kda_mode_serves(uint32_t set, int32_t mode)
+{
+    return set ? mode > 0 && mode < 32 && set >> mode & 1 : !mode;
+}
 
 #endif

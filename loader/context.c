@@ -338,7 +338,7 @@ static kda_status prepare_problem(kda_context *context, const kda_problem *probl
 // Some problem that `body` serves.
 static kda_problem sample(const kda_bundle *bundle, const struct kda_format_body *body)
 {
-    const int64_t heads = body->heads ? body->heads : 1;
+    const int64_t heads = kda_heads_least(body->head_set, 1);
     return (kda_problem){
         .op = (kda_op)body->op,
         .gate = (kda_gate)body->gate,
@@ -347,7 +347,7 @@ static kda_problem sample(const kda_bundle *bundle, const struct kda_format_body
         .heads = heads,
         .value_heads = heads,
         .state_type = (kda_dtype)body->state_type,
-        .mode = (int32_t)body->mode,
+        .mode = body->mode_set ? __builtin_ctz(body->mode_set) : 0,
         .body = bundle->strings + body->name,
     };
 }

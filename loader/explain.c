@@ -56,15 +56,37 @@ void kda_explain_problem(kda_text *text, const kda_problem *problem)
                  kda_gate_name((uint32_t)problem->gate), (long long)problem->heads,
                  (long long)problem->value_heads, (long long)problem->rows,
                  state_name((uint32_t)problem->state_type));
-    if (problem->mode) kda_text_add(text, ", mode %d", problem->mode);
+    if (problem->mode) kda_text_add(text, ", mode %s", kda_mode_name((uint32_t)problem->mode));
 }
 
 static bool accepts_the_same(const struct kda_format_body *a, const struct kda_format_body *b)
 {
     return a->op == b->op && a->gate == b->gate && a->tokens_min == b->tokens_min &&
-           a->tokens_max == b->tokens_max && a->heads == b->heads && a->row_set == b->row_set &&
-           a->state_type == b->state_type && a->mode == b->mode &&
+           a->tokens_max == b->tokens_max && a->head_set == b->head_set &&
+           a->row_set == b->row_set && a->state_type == b->state_type &&
+           a->mode_set == b->mode_set &&
            (a->flags & KDA_BODY_EQUAL_HEADS) == (b->flags & KDA_BODY_EQUAL_HEADS);
+}
+
+void kda_explain_set(kda_text *text, uint32_t set, uint32_t step)
+{
+    const char *separator = set & (set - 1) ? "{" : "";
+    for (uint32_t i = 0; i < 32; ++i) {
+        if (!(set >> i & 1)) continue;
+        kda_text_add(text, "%s%u", separator, step * i);
+        separator = ",";
+    }
+    if (set & (set - 1)) kda_text_add(text, "}");
+}
+
+void kda_explain_modes(kda_text *text, uint32_t set)
+{
+    const char *separator = "";
+    for (uint32_t mode = 0; mode < 32; ++mode) {
+        if (!(set >> mode & 1)) continue;
+        kda_text_add(text, "%s%s", separator, kda_mode_name(mode));
+        separator = ", ";
+    }
 }
 
 static void explain_limits(kda_text *text, const struct kda_format_body *body)
@@ -73,8 +95,9 @@ static void explain_limits(kda_text *text, const struct kda_format_body *body)
     if (body->tokens_max != body->tokens_min) kda_text_add(text, "..%u", body->tokens_max);
     kda_text_add(text, " %s", kda_gate_name(body->gate));
     const char *with = " with ";
-    if (body->heads) {
-        kda_text_add(text, "%sH=%u", with, body->heads);
+    if (body->head_set) {
+        kda_text_add(text, "%sH=", with);
+        kda_explain_set(text, body->head_set, 4);
         with = ", ";
     }
     if (body->flags & KDA_BODY_EQUAL_HEADS) {
@@ -83,18 +106,15 @@ static void explain_limits(kda_text *text, const struct kda_format_body *body)
     }
     if (body->row_set) {
         kda_text_add(text, "%sN in ", with);
-        const char *separator = "{";
-        for (uint32_t n = 1; n < 32; ++n) {
-            if (!(body->row_set >> n & 1)) continue;
-            kda_text_add(text, "%s%u", separator, n);
-            separator = ",";
-        }
-        kda_text_add(text, "}");
+        kda_explain_set(text, body->row_set, 1);
         with = ", ";
     }
     if (body->state_type != KDA_BF16)
         kda_text_add(text, "%sstate %s", with, state_name(body->state_type));
-    if (body->mode) kda_text_add(text, ", mode %u", body->mode);
+    if (body->mode_set) {
+        kda_text_add(text, ", mode ");
+        kda_explain_modes(text, body->mode_set);
+    }
 }
 
 void kda_explain_supported(kda_text *text, const kda_bundle *bundle, uint32_t op)

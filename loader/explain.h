@@ -18,6 +18,11 @@ void kda_text_add(kda_text *text, const char *format, ...) __attribute__((format
 void kda_explain_device(kda_text *text, const kda_device *device);
 // "T=3 with gate lower_bound, H=8, HV=8, N=4, state bf16".
 void kda_explain_problem(kda_text *text, const kda_problem *problem);
+// "{8,12}" or "16": the numbers of a set's bits, times `step`.
+void kda_explain_set(kda_text *text, uint32_t set, uint32_t step);
+// The names of a mode set.
+void kda_explain_modes(kda_text *text, uint32_t set);
+
 // "T=1 precomputed; T=3 lower_bound with H=16, HV=H, N in {1,2,4,8,16}; ..": what the bundle has
 // for operator `op`.
 void kda_explain_supported(kda_text *text, const kda_bundle *bundle, uint32_t op);

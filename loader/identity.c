@@ -7,14 +7,12 @@
 // and the records. A number is 8 bytes, little-endian; a text is its length as a number and its
 // bytes; a digest is 32 bytes. References are texts: a body, target or toolkit by name; "any other
 // body" is the empty text. Records keep the order of the index.
-//   body        name entry layout op gate tokens_min tokens_max split threads smem flags heads
-//   row_set params_version
-//               params_size state_type mode sha256
+//   body        name entry layout op gate tokens_min tokens_max split threads smem flags
+//               head_set row_set params_version params_size state_type mode_set sha256
 //   target      name floor cc_count ccs..
 //   cubin       body target toolkit min_cuda sha256
-//   route       op gate tokens_min tokens_max heads state_type mode cc rule_count, per rule: kind
-//   body, and den num c
-//               unless it is the last
+//   route       op gate tokens_min tokens_max head_set state_type mode_set cc rule_count, per
+//               rule: kind body, and den num c unless it is the last
 //   preference  cc op body target_count targets..
 #include "loader/bundle.h"
 
@@ -47,20 +45,20 @@ static void add_body(SHA2_CTX *sha, const kda_bundle *bundle, const struct kda_f
     add_text(sha, bundle->strings + body->name);
     add_text(sha, bundle->strings + body->entry);
     add_text(sha, bundle->strings + body->layout);
-    const uint32_t facts[] = {
-        body->op,         body->gate,    body->tokens_min,     body->tokens_max,
-        body->split,      body->threads, body->smem,           body->flags,
-        body->heads,      body->row_set, body->params_version, body->params_size,
-        body->state_type, body->mode};
+    const uint32_t facts[] = {body->op,         body->gate,           body->tokens_min,
+                              body->tokens_max, body->split,          body->threads,
+                              body->smem,       body->flags,          body->head_set,
+                              body->row_set,    body->params_version, body->params_size,
+                              body->state_type, body->mode_set};
     add_numbers(sha, facts, COUNT(facts));
     SHA256Update(sha, body->sha256, sizeof body->sha256);
 }
 
 static void add_route(SHA2_CTX *sha, const kda_bundle *bundle, const struct kda_format_route *route)
 {
-    const uint32_t facts[] = {route->op,         route->gate,  route->tokens_min,
-                              route->tokens_max, route->heads, route->state_type,
-                              route->mode,       route->cc,    route->rule_count};
+    const uint32_t facts[] = {route->op,         route->gate,     route->tokens_min,
+                              route->tokens_max, route->head_set, route->state_type,
+                              route->mode_set,   route->cc,       route->rule_count};
     add_numbers(sha, facts, COUNT(facts));
     for (uint32_t i = 0; i < route->rule_count; ++i) {
         const struct kda_format_rule *rule = &bundle->rules[route->rule_first + i];

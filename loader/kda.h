@@ -147,9 +147,9 @@ KDA_API kda_status kda_bundle_image(const kda_bundle *bundle, const char *body, 
 typedef enum kda_op {
     KDA_OP_RECURRENT = 1,  // T = 1..6 tokens per row, one checkpoint per token
     KDA_OP_PACKED = 2,     // Kimi K3: T = 1, H = HV = 12, packed projections
-    KDA_OP_FUSED = 3,
-    KDA_OP_VERIFY = 4,
-    KDA_OP_COMMIT = 5
+    KDA_OP_FUSED = 3,      // convolution, KDA and gated RMS norm of one token
+    KDA_OP_VERIFY = 4,     // outputs of up to 16 tokens per row; the pool is only read
+    KDA_OP_COMMIT = 5      // folds the accepted ones of these tokens into the pool
 } kda_op;
 
 // How the log decay gl of a key channel comes from the gate input g.
@@ -162,6 +162,13 @@ typedef enum kda_gate {
 #define KDA_OVERRIDDEN_CC 1u
 #define KDA_OVERRIDDEN_CUDA 2u
 #define KDA_OVERRIDDEN_SMS 4u
+
+// What the caller of fused decode asserts about the slots of a call. It selects a schedule only.
+typedef enum kda_mode {
+    KDA_MODE_POSITIVE_UNIQUE = 1,   // all are live and distinct
+    KDA_MODE_UNIQUE_OR_NULL = 2,    // the live ones are distinct
+    KDA_MODE_REPEATED_POSITIVE = 3  // live ones may repeat: rows of a slot act in ascending order
+} kda_mode;
 
 // What routing needs to know of a device. A plain value: filled by hand, or by kda_context_device.
 typedef struct kda_device {
@@ -180,7 +187,7 @@ typedef struct kda_problem {
     int64_t rows;                // N
     int64_t heads, value_heads;  // H, HV
     kda_dtype state_type;        // 0 stands for KDA_BF16
-    int32_t mode;                // 0 where the operator has none
+    int32_t mode;                // kda_mode of fused decode, else 0
     const char *body;            // force this body; NULL: as routed
     const char *target;          // force this target; NULL: as preferred
     uint64_t reserved[4];
@@ -300,9 +307,100 @@ typedef struct kda_packed_args {
     uint64_t reserved[4];
 } kda_packed_args;
 
+// Fused decode of one token per row: a depthwise causal convolution of width 4 with SiLU over the
+// projected q, k and v, the recurrent update, and an RMS norm with a sigmoid output gate. H = HV in
+// {8, 12, 24, 32, 48, 96}; the state is f32 or bf16. q is scaled by 128^-0.5, beta is a logit.
+// conv_state and state have the same slots and are updated in place; slot 0 is reserved: a slot is
+// live if 1 <= slot < num_slots, else the row's output is +0 and nothing of the row is read.
+// conv_state and state may share pages: with equal slot strides in bytes, P, they are disjoint when
+// each slot of conv_state and that of state lie apart in every page of P bytes.
+typedef struct kda_fused_args {
+    kda_tensor x;       // [N,3*H*128] bf16: q, k, v; any row stride
+    kda_tensor weight;  // [3,4,H*128] f32: of q, k, v; tap 3 multiplies x, tap 0 the oldest value
+    kda_tensor conv_state;  // [num_slots,3*H*128,3] bf16, strides {any multiple of 4, 1, 3*H*128}:
+                            // the last three x of each channel, tap 0 the oldest; 8-byte aligned
+    kda_tensor raw_gate;       // [1,N,H,128] bf16, compact
+    kda_tensor raw_beta;       // [1,N,H] bf16, any row stride
+    kda_tensor a_log;          // [H] f32
+    kda_tensor dt_bias;        // [H*128] f32
+    kda_tensor state_indices;  // [N] i32
+    kda_tensor state;  // [num_slots,H,128,128] f32 or bf16; slot stride a multiple of 8; 32-byte
+                       // aligned if f32, 16-byte if bf16
+    kda_tensor output_gate;  // [N,H,128] or [1,N,H,128] bf16, any row stride
+    kda_tensor norm_weight;  // [128] f32
+    kda_tensor out;          // [1,N,H,128] bf16, compact, 8-byte aligned
+    kda_gate gate;           // KDA_GATE_LOWER_BOUND or KDA_GATE_SOFTPLUS
+    kda_mode mode;           // mandatory
+    float lower_bound;       // < 0 with the lower bound gate, else 0
+    float norm_eps;          // >= 0, added to the mean square of the output
+    uint32_t flags;          // KDA_FLAG_PDL
+    uint32_t reserved32;
+    uint64_t reserved[4];
+} kda_fused_args;
+
+// Outputs of a window of T = 1..16 tokens per row, starting from the pool's states, which stay as
+// they are. All three gate kinds; beta as given or as a logit.
+//   batched  q, k [N,T,H,128]  v, g, out [N,T,HV,128]  beta [N,T,HV]
+//   packed   q, k [tok,H,128]  v, g, out [tok,HV,128]  beta [tok,HV], with cu_seqlens; tok <= N*T
+// In the packed form T is num_spec_tokens + 1 if given, else the token dimension of the caches if
+// given, else 16. A longer row is cut there. tok = 0 succeeds without a launch. Token strides are
+// free, and no token tensor needs more than 2-byte alignment. A slot is live if
+// null_min <= slot < num_slots; with caches, live slots of different rows must differ.
+// For token t of a live row the caches receive what a later commit needs: the f32 correction
+// w = beta*(v - S k), and the raw key and gate, bit for bit. Everything else in them keeps its
+// bits.
+typedef struct kda_verify_args {
+    kda_tensor q, k, v, g, beta;
+    kda_tensor a_log;    // [H] f32; with a gate that the kernel computes, only then
+    kda_tensor dt_bias;  // [H,128] f32; optional with such a gate, then 0
+    kda_tensor state;    // [num_slots,HV,128,128] bf16, as for recurrent decode; read only
+    kda_tensor out;
+    kda_tensor ssm_state_indices;  // optional [N] i32; default slot n
+    kda_tensor cu_seqlens;         // optional [N+1] i32: the packed form
+    kda_tensor correction_cache;   // optional [num_slots,HV,T_cache,128] f32, T_cache >= T; 16-byte
+                                   // aligned, outer strides multiples of 4
+    kda_tensor kg_cache;           // [num_slots,HV,T_cache,256] bf16, with correction_cache only
+    kda_tensor num_accepted_tokens;  // must be omitted: acceptance is the commit's
+    kda_gate gate;
+    int32_t num_spec_tokens;  // T - 1, >= 0; needs KDA_FLAG_SPECULATIVE
+    int32_t null_min;         // the first live slot, >= 0; 1 makes slot 0 null
+    int32_t beta_is_logit;    // 1: beta = sigmoid(beta)
+    float scale;              // of q after normalization, usually 128^-0.5
+    float lower_bound;        // < 0 with the lower bound gate, else 0
+    uint32_t flags;           // KDA_FLAG_*
+    uint32_t reserved32;
+    uint64_t reserved[4];
+} kda_verify_args;
+
+// Folds the first accepted tokens of a verified window into the pool, in place: the state that
+// decoding them one by one would have stored. A row of 0 accepted tokens, or of a null slot, keeps
+// the bits of its state. Live slots of different rows must differ, and the caches must hold a
+// verify, from this very state, of at least as many tokens as are accepted.
+typedef struct kda_commit_args {
+    kda_tensor state;             // as for kda_verify; updated
+    kda_tensor correction_cache;  // as for kda_verify; read
+    kda_tensor kg_cache;
+    kda_tensor ssm_state_indices;    // optional [N] i32; default slot n
+    kda_tensor num_accepted_tokens;  // [N] i32, clamped to 0 .. T_cache
+    kda_tensor a_log, dt_bias;       // those of the verify call
+    kda_gate gate;                   // likewise, and the rest
+    int32_t heads;                   // H
+    int32_t null_min;
+    float lower_bound;
+    uint32_t flags;  // KDA_FLAG_PDL
+    uint32_t reserved32;
+    uint64_t reserved[4];
+} kda_commit_args;
+
 KDA_API kda_status kda_recurrent(kda_context *context, const kda_recurrent_args *args,
                                  CUstream stream, kda_error *err);
 KDA_API kda_status kda_packed(kda_context *context, const kda_packed_args *args, CUstream stream,
+                              kda_error *err);
+KDA_API kda_status kda_fused(kda_context *context, const kda_fused_args *args, CUstream stream,
+                             kda_error *err);
+KDA_API kda_status kda_verify(kda_context *context, const kda_verify_args *args, CUstream stream,
+                              kda_error *err);
+KDA_API kda_status kda_commit(kda_context *context, const kda_commit_args *args, CUstream stream,
                               kda_error *err);
 
 // A validated, routed and bound call: the same addresses can be launched again and again. Owned by
@@ -319,6 +417,15 @@ KDA_API kda_status kda_recurrent_plan(kda_context *context, const kda_recurrent_
                                       const char *body, const char *target, kda_plan *out,
                                       kda_error *err);
 KDA_API kda_status kda_packed_plan(kda_context *context, const kda_packed_args *args,
+                                   const char *body, const char *target, kda_plan *out,
+                                   kda_error *err);
+KDA_API kda_status kda_fused_plan(kda_context *context, const kda_fused_args *args,
+                                  const char *body, const char *target, kda_plan *out,
+                                  kda_error *err);
+KDA_API kda_status kda_verify_plan(kda_context *context, const kda_verify_args *args,
+                                   const char *body, const char *target, kda_plan *out,
+                                   kda_error *err);
+KDA_API kda_status kda_commit_plan(kda_context *context, const kda_commit_args *args,
                                    const char *body, const char *target, kda_plan *out,
                                    kda_error *err);
 

@@ -12,6 +12,16 @@
 
 #define PLAN_MAGIC UINT64_C(0x6b64612d706c616e)
 
+// What this library fills, by operator.
+static const struct known_params {
+    uint32_t version;
+    size_t size;
+} known_params[] = {
+#define KNOWN(id, number, text) [number] = {KDA_PARAMS_##id},
+    KDA_OPS(KNOWN)
+#undef KNOWN
+};
+
 static kda_status run(const struct kda_launch *launch, CUstream stream, kda_error *err)
 {
     const struct kda_driver *const driver = launch->context->driver;
@@ -75,12 +85,12 @@ kda_status kda_launch_describe(kda_context *context, const char *operation,
                         "its dependencies; "
                         "supported: bodies that the bundle marks pdl",
                         operation, bundle->strings + body->name);
-    if (body->params_version != KDA_RECURRENT_PARAMS_VERSION ||
-        body->params_size != sizeof(out->params))
+    const struct known_params *const known = &known_params[problem->op];
+    if (body->params_version != known->version || body->params_size != known->size)
         return kda_fail(err, KDA_E_VERSION,
-                        "%s: body %s takes parameters version %u of %u bytes, known is %d of %zu",
+                        "%s: body %s takes parameters version %u of %u bytes, known is %u of %zu",
                         operation, bundle->strings + body->name, body->params_version,
-                        body->params_size, KDA_RECURRENT_PARAMS_VERSION, sizeof(out->params));
+                        body->params_size, known->version, known->size);
     out->context = context;
     out->operation = operation;
     out->cubin = cubin;

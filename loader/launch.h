@@ -16,7 +16,12 @@ struct __attribute__((may_alias)) kda_launch {
     uint32_t cubin;
     uint32_t grid[2], block, smem;
     bool pdl;
-    struct kda_recurrent_params params;
+    union kda_params {
+        struct kda_recurrent_params recurrent;  // and packed
+        struct kda_fused_params fused;
+        struct kda_verify_params verify;
+        struct kda_commit_params commit;
+    } params;
 };
 _Static_assert(sizeof(struct kda_launch) <= sizeof(kda_plan), "a launch fits in a plan");
 

@@ -193,7 +193,7 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
     if (status == KDA_OK)
         status = kda_launch_describe(context, operation, &problem, &choice, args->flags, out, err);
     if (status != KDA_OK) return status;
-    fill(args, rows, &out->params);
+    fill(args, rows, &out->params.recurrent);
     return KDA_OK;
 }
 

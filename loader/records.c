@@ -101,12 +101,12 @@ static kda_status prove_bodies(const kda_bundle *bundle, kda_error *err)
                    record->threads);
         CHECK(smem, 0, 256u << 10);
         CHECK(flags, 0, 2 * KDA_BODY_SPILLS - 1);
-        CHECK(heads, 0, INT32_MAX);
+        if (record->head_set & 1) REFUSE("bundle: body %u (%s): head_set accepts H = 0", i, name);
         if (record->row_set & 1) REFUSE("bundle: body %u (%s): row_set accepts N = 0", i, name);
         CHECK(params_version, 1, 65535);
         CHECK(params_size, 1, 4096);
         CHECK(state_type, KDA_BF16, KDA_F32);
-        CHECK(mode, 0, 255);
+        if (record->mode_set & 1) REFUSE("bundle: body %u (%s): mode_set accepts mode 0", i, name);
         CHECK_ZERO(reserved);
         for (uint32_t j = 0; j < i; ++j) {
             if (!strcmp(bundle->strings + bundle->bodies[j].name, name))
@@ -228,9 +228,9 @@ static kda_status prove_routes(const kda_bundle *bundle, kda_error *err)
         CHECK(gate, 0, 255);
         CHECK(tokens_min, 1, 65535);
         CHECK(tokens_max, record->tokens_min, 65535);
-        CHECK(heads, 0, INT32_MAX);
+        if (record->head_set & 1) REFUSE("bundle: route %u: head_set accepts H = 0", i);
         CHECK(state_type, 0, KDA_F32);
-        CHECK(mode, 0, 255);
+        if (record->mode_set & 1) REFUSE("bundle: route %u: mode_set accepts mode 0", i);
         CHECK(cc, 10, 9999);
         CHECK_ZERO(reserved);
         CHECK(rule_first, 0, bundle->rule_count);

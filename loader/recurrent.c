@@ -292,7 +292,7 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
         status =
             kda_launch_describe(context, operation, &form.problem, &choice, args->flags, out, err);
     if (status != KDA_OK) return status;
-    fill(&form, args, &out->params);
+    fill(&form, args, &out->params.recurrent);
     return KDA_OK;
 }
 

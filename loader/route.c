@@ -121,9 +121,9 @@ static bool route_is_for(const struct kda_format_route *route, const kda_problem
     return route->op == (uint32_t)problem->op && route->gate == (uint32_t)problem->gate &&
            route->tokens_min <= (uint32_t)problem->tokens &&
            route->tokens_max >= (uint32_t)problem->tokens &&
-           (!route->heads || (int64_t)route->heads == problem->heads) &&
+           kda_heads_serve(route->head_set, problem->heads) &&
            (!route->state_type || route->state_type == state) &&
-           (!route->mode || route->mode == (uint32_t)problem->mode);
+           (!route->mode_set || kda_mode_serves(route->mode_set, problem->mode));
 }
 
 // KDA_NONE if no route is for the problem on this CC. A route for any state or mode still has

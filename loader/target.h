@@ -14,8 +14,8 @@ static inline bool kda_body_serves(const struct kda_format_body *body, const kda
         body->op != (uint32_t)problem->op)
         return false;
     const uint32_t state = problem->state_type ? (uint32_t)problem->state_type : KDA_BF16;
-    if (body->state_type != state || body->mode != (uint32_t)problem->mode) return false;
-    if (body->heads && problem->heads != (int64_t)body->heads) return false;
+    if (body->state_type != state || !kda_mode_serves(body->mode_set, problem->mode)) return false;
+    if (!kda_heads_serve(body->head_set, problem->heads)) return false;
     if ((body->flags & KDA_BODY_EQUAL_HEADS) && problem->value_heads != problem->heads)
         return false;
     if (!body->row_set) return true;

@@ -21,12 +21,15 @@
 #define KDA_ALIGN 64u
 #define KDA_NONE UINT32_MAX  // no index
 
-// Operators and gate kinds. The numbers are the file's and the public header's.
+// Operators, gate kinds and index modes. The numbers are the file's and the public header's.
 #define KDA_OPS(X)                                                                                 \
     X(RECURRENT, 1, "recurrent")                                                                   \
     X(PACKED, 2, "packed") X(FUSED, 3, "fused") X(VERIFY, 4, "verify") X(COMMIT, 5, "commit")
 #define KDA_GATES(X)                                                                               \
     X(PRECOMPUTED, 0, "precomputed") X(LOWER_BOUND, 1, "lower_bound") X(SOFTPLUS, 2, "softplus")
+#define KDA_MODES(X)                                                                               \
+    X(POSITIVE_UNIQUE, 1, "positive_unique")                                                       \
+    X(UNIQUE_OR_NULL, 2, "unique_or_null") X(REPEATED_POSITIVE, 3, "repeated_positive")
 
 // Body flags.
 #define KDA_BODY_PDL 1u  // begins with griddepcontrol.wait: programmatic dependent launch is safe
@@ -34,6 +37,17 @@
 #define KDA_BODY_LOGIT_BETA 4u     // beta_is_logit may be 1
 #define KDA_BODY_TOKEN_STRIDES 8u  // q, k, v, g and beta have five free token strides
 #define KDA_BODY_SPILLS 16u        // local memory is allowed
+
+// Head sets: bit n accepts H = 4*n.
+#define KDA_HEADS_ANY 0u
+#define KDA_HEADS_12 (1u << 3)
+#define KDA_HEADS_16 (1u << 4)
+#define KDA_HEADS_8_12_24_32_48_96 (1u << 2 | 1u << 3 | 1u << 6 | 1u << 8 | 1u << 12 | 1u << 24)
+
+// Mode sets: bit m accepts index mode m.
+#define KDA_MODES_NONE 0u
+#define KDA_MODES_UNIQUE (1u << 1 | 1u << 2)
+#define KDA_MODES_REPEATED (1u << 3)
 
 // Row sets: bit n accepts N = n.
 #define KDA_ROWS_ANY 0u
@@ -78,10 +92,11 @@ struct kda_format_body {
     uint32_t op, gate, tokens_min, tokens_max;
     uint32_t split, threads, smem;
     uint32_t flags;
-    uint32_t heads;    // launch limit: H, or 0 for any
-    uint32_t row_set;  // launch limit: accepted N, or 0 for 1..KDA_ROWS_MAX
+    uint32_t head_set;  // launch limit: accepted H, or 0 for any
+    uint32_t row_set;   // launch limit: accepted N, or 0 for 1..KDA_ROWS_MAX
     uint32_t params_version, params_size;
-    uint32_t state_type, mode;  // KDA_BF16 or KDA_F32; index mode, 0 where the operator has none
+    uint32_t state_type;  // KDA_BF16 or KDA_F32
+    uint32_t mode_set;    // launch limit: accepted index modes, or 0 where the operator has none
     uint32_t reserved[7];
     uint8_t sha256[32];  // of the body file
 };
@@ -106,8 +121,8 @@ struct kda_format_frame {
 
 struct kda_format_route {
     uint32_t op, gate, tokens_min, tokens_max;
-    uint32_t heads, state_type, mode;  // 0: any
-    uint32_t cc;                       // 10*major + minor
+    uint32_t head_set, state_type, mode_set;  // H, state type and index modes it is for; 0: any
+    uint32_t cc;                              // 10*major + minor
     uint32_t rule_first, rule_count;
     uint32_t reserved[6];
 };

@@ -122,7 +122,8 @@ static void table(void **state)
     expect("made.bundle --json", 0, "{\n  \"schema_version\": 1,\n  \"bundle_id\": \"");
     assert_non_null(strstr(
         output, "\n    {\n      \"name\": \"packed_t1_tile8\",\n      \"op\": \"packed\",\n"
-                "      \"tokens\": 1,\n      \"gate\": \"lower_bound\",\n      \"split\": 16,\n"));
+                "      \"tokens\": 1,\n      \"gate\": \"lower_bound\",\n      \"state\": "
+                "\"bf16\",\n      \"heads\": [\n        12\n      ],\n      \"split\": 16,\n"));
     assert_non_null(strstr(
         output,
         "\n    {\n      \"body\": \"packed_t1_tile8\",\n      \"target\": \"sm_100a\",\n"

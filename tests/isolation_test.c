@@ -254,7 +254,7 @@ static kda_status plan_of(kda_context *context, uint32_t i, const char *target, 
         const kda_packed_args args = rig_packed(2, 8);
         return kda_packed_plan(context, &args, name, target, plan, err);
     }
-    const int64_t heads = body->heads ? body->heads : 2;
+    const int64_t heads = kda_heads_least(body->head_set, 2);
     const kda_recurrent_args args = rig_recurrent(
         (struct rig_shape){(kda_gate)body->gate, (int)body->tokens_min, body->tokens_min > 1, 2,
                            heads, heads, 2 * body->tokens_min});

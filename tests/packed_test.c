@@ -48,6 +48,9 @@ static void check_body(const char *name)
     }
 }
 
+#define BODY_TEST_FUSED(name)
+#define BODY_TEST_VERIFY(name)
+#define BODY_TEST_COMMIT(name)
 #define BODY_TEST_RECURRENT(name)
 #define BODY_TEST_PACKED(name)                                                                     \
     static void body_##name(void **state)                                                          \

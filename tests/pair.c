@@ -77,7 +77,7 @@ static void fill_body(uint32_t i, struct kda_format_body *out)
                                     .threads = 128,
                                     .smem = 1024,
                                     .flags = KDA_BODY_PDL,
-                                    .params_version = KDA_RECURRENT_PARAMS_VERSION,
+                                    .params_version = 1,
                                     .params_size = sizeof(struct kda_recurrent_params),
                                     .state_type = KDA_BF16};
     kda_sha256(pair_bodies[i], strlen(pair_bodies[i]), out->sha256);

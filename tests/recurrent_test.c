@@ -91,6 +91,9 @@ static void check_body(const char *name)
         (void)state;                                                                               \
         check_body(#name);                                                                         \
     }
+#define BODY_TEST_FUSED(name)
+#define BODY_TEST_VERIFY(name)
+#define BODY_TEST_COMMIT(name)
 #define BODY_TEST_PACKED(name)
 #define KDA_SCHEDULE(name, template, op, ...) BODY_TEST_##op(name)
 #include "manifest/schedules.inc"

@@ -39,14 +39,14 @@ def objects(value, path=()):
 
 
 def mutants(document):
-    optional = {"heads", "mode", "state"}
+    optional = {"heads", "modes"}
     for path in list(objects(document)):
         inner = document
         for step in path:
             inner = inner[step]
         for key in inner:
             for change in ("removed", "renamed", "retyped"):
-                if change == "removed" and key in optional:
+                if change == "removed" and (key in optional or (path[:1] == ("routes",) and key == "state")):
                     continue
                 copied = copy.deepcopy(document)
                 target = copied

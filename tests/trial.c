@@ -52,7 +52,7 @@ struct trial trial_of(const struct suite_family *family, int64_t rows, int64_t h
         .gate = family->gate,
         .tokens = family->tokens,
         .rows = rows,
-        .heads = body->heads ? (int64_t)body->heads : heads,
+        .heads = kda_heads_least(body->head_set, heads),
         .slices = packed,
         .beta_is_logit = packed || (body->flags & KDA_BODY_LOGIT_BETA),
         .scale = (float)(1 / sqrt(ORACLE_D)),
@@ -60,7 +60,7 @@ struct trial trial_of(const struct suite_family *family, int64_t rows, int64_t h
                        : family->gate == KDA_GATE_LOWER_BOUND ? -2.75f
                                                               : 0.0f,
     };
-    bool equal = body->heads || (body->flags & KDA_BODY_EQUAL_HEADS);
+    bool equal = body->head_set || (body->flags & KDA_BODY_EQUAL_HEADS);
     trial.value_heads = equal ? trial.heads : value_heads;
     if (body->row_set && trial.rows > 31) trial.rows = 31;  // its highest bit
     while (body->row_set && !(body->row_set >> trial.rows & 1))

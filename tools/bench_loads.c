@@ -32,7 +32,7 @@ static kda_context *bind(const kda_bundle *bundle)
 // One problem that the body takes.
 static kda_problem problem_of(const kda_bundle *bundle, const struct kda_format_body *body)
 {
-    const int64_t heads = body->heads ? body->heads : 16;
+    const int64_t heads = kda_heads_least(body->head_set, 16);
     return (kda_problem){.op = (kda_op)body->op,
                          .gate = (kda_gate)body->gate,
                          .tokens = (int32_t)body->tokens_min,

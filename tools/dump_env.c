@@ -52,7 +52,7 @@ static int print_device_routes(const kda_bundle *bundle, const kda_device *devic
                    bundle->bodies[j].tokens_min == body->tokens_min;
         if (said) continue;
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; ++k) {
-            int64_t heads = body->heads ? body->heads : 32;
+            int64_t heads = kda_heads_least(body->head_set, 32);
             kda_problem problem = {
                 .op = (kda_op)body->op,
                 .gate = (kda_gate)body->gate,
@@ -61,7 +61,7 @@ static int print_device_routes(const kda_bundle *bundle, const kda_device *devic
                 .heads = heads,
                 .value_heads = heads,
                 .state_type = (kda_dtype)body->state_type,
-                .mode = (int32_t)body->mode,
+                .mode = body->mode_set ? __builtin_ctz(body->mode_set) : 0,
             };
             kda_route_result route;
             kda_status status = kda_route(bundle, device, &problem, &route, &err);

@@ -28,7 +28,9 @@ static const char help[] =
     "  --h H           query/key heads; default 1, 12 for packed, 16 for T=3\n"
     "  --hv HV         value heads; default H\n"
     "  --state TYPE    bf16 or f32; default bf16\n"
-    "  --mode M        index mode of the operators that have one; default 0\n"
+    "  --mode MODE     positive_unique, unique_or_null or repeated_positive, where the operator "
+    "has "
+    "them\n"
     "  --body NAME     force this body\n"
     "  --target NAME   force this target\n"
     "  --json          write the answer for programs\n"
@@ -57,21 +59,20 @@ static bool parse_version(const char *text, int *out_major, int *out_minor)
            *out_minor >= 0;
 }
 
-#define OP_ROW(ID, NUMBER, TEXT) {TEXT, NUMBER},
+#define NAMED(ID, NUMBER, TEXT) {TEXT, NUMBER},
 
-static bool parse_name(const char *text, bool gate, int *out)
+struct named {
+    const char *text;
+    int number;
+};
+static const struct named ops[] = {KDA_OPS(NAMED){0}}, gates[] = {KDA_GATES(NAMED){0}},
+                          modes[] = {KDA_MODES(NAMED){0}};
+
+static bool parse_name(const char *text, const struct named *names, int *out)
 {
-    static const struct {
-        const char *text;
-        int number;
-    } ops[] = {KDA_OPS(OP_ROW)}, gates[] = {KDA_GATES(OP_ROW)};
-    for (size_t i = 0; !gate && i < sizeof ops / sizeof *ops; ++i) {
-        if (!strcmp(ops[i].text, text)) return *out = ops[i].number, true;
-    }
-    for (size_t i = 0; gate && i < sizeof gates / sizeof *gates; ++i) {
-        if (!strcmp(gates[i].text, text)) return *out = gates[i].number, true;
-    }
-    return false;
+    while (names->text && strcmp(names->text, text) != 0) ++names;
+    *out = names->number;
+    return names->text;
 }
 
 enum {
@@ -119,11 +120,11 @@ static bool parse_option(struct query *query, int option, const char *text)
     int64_t wide = 0;
     switch (option) {
     case OP:
-        if (!parse_name(text, false, &number)) return false;
+        if (!parse_name(text, ops, &number)) return false;
         problem->op = (kda_op)number;
         return true;
     case GATE:
-        if (!parse_name(text, true, &number)) return false;
+        if (!parse_name(text, gates, &number)) return false;
         problem->gate = (kda_gate)number;
         query->given_gate = true;
         return true;
@@ -138,9 +139,12 @@ static bool parse_option(struct query *query, int option, const char *text)
         device->sm_count = (int)wide;
         return true;
     case TOKENS:
-    case MODE:
         if (!parse_number(text, &wide) || wide < INT32_MIN || wide > INT32_MAX) return false;
-        *(option == TOKENS ? &problem->tokens : &problem->mode) = (int32_t)wide;
+        problem->tokens = (int32_t)wide;
+        return true;
+    case MODE:
+        if (!parse_name(text, modes, &number)) return false;
+        problem->mode = number;
         return true;
     case ROWS:
         return parse_number(text, &problem->rows);

@@ -21,10 +21,16 @@ void dump_route_key(const kda_bundle *bundle, uint32_t index, char *out, size_t 
     kda_text_add(&text, "%s T=%s %s", kda_op_name(route->op),
                  dump_tokens(route->tokens_min, route->tokens_max).text,
                  kda_gate_name(route->gate));
-    if (route->heads) kda_text_add(&text, " H=%u", route->heads);
+    if (route->head_set) {
+        kda_text_add(&text, " H=");
+        kda_explain_set(&text, route->head_set, 4);
+    }
     if (route->state_type)
         kda_text_add(&text, " state %s", route->state_type == KDA_F32 ? "f32" : "bf16");
-    if (route->mode) kda_text_add(&text, " mode %u", route->mode);
+    if (route->mode_set) {
+        kda_text_add(&text, " mode ");
+        kda_explain_modes(&text, route->mode_set);
+    }
     kda_text_add(&text, " CC %u.%u", route->cc / 10, route->cc % 10);
     copy_text(&text, out, size);
 }
@@ -138,12 +144,12 @@ static int diff_bodies(const kda_bundle *a, const kda_bundle *b)
         DIFF_NUMBER(threads);
         DIFF_NUMBER(smem);
         DIFF_NUMBER(flags);
-        DIFF_NUMBER(heads);
+        DIFF_NUMBER(head_set);
         DIFF_NUMBER(row_set);
         DIFF_NUMBER(params_version);
         DIFF_NUMBER(params_size);
         DIFF_NUMBER(state_type);
-        DIFF_NUMBER(mode);
+        DIFF_NUMBER(mode_set);
         if (strcmp(a->strings + old->layout, b->strings + new->layout) != 0)
             kda_text_add(&text, " state layout");
         if (strcmp(a->strings + old->entry, b->strings + new->entry) != 0)

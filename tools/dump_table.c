@@ -158,6 +158,19 @@ static void write_tokens(struct json *json, uint32_t low, uint32_t high)
         json_text(json, "tokens", dump_tokens(low, high).text);
 }
 
+// What a body or a route is for; a set without bits is not written.
+static void write_limits(struct json *json, uint32_t head_set, uint32_t mode_set)
+{
+    if (head_set) json_open(json, "heads", '[');
+    for (uint32_t i = 0; i < 32; ++i)
+        if (head_set >> i & 1) json_number(json, NULL, 4 * i);
+    if (head_set) json_close(json, ']');
+    if (mode_set) json_open(json, "modes", '[');
+    for (uint32_t mode = 0; mode < 32; ++mode)
+        if (mode_set >> mode & 1) json_text(json, NULL, kda_mode_name(mode));
+    if (mode_set) json_close(json, ']');
+}
+
 static void write_bodies(struct json *json, const kda_bundle *bundle)
 {
     json_open(json, "bodies", '[');
@@ -168,6 +181,8 @@ static void write_bodies(struct json *json, const kda_bundle *bundle)
         json_text(json, "op", kda_op_name(body->op));
         write_tokens(json, body->tokens_min, body->tokens_max);
         json_text(json, "gate", kda_gate_name(body->gate));
+        json_text(json, "state", body->state_type == KDA_F32 ? "f32" : "bf16");
+        write_limits(json, body->head_set, body->mode_set);
         json_number(json, "split", body->split);
         json_number(json, "threads", body->threads);
         json_number(json, "smem", body->smem);
@@ -210,8 +225,7 @@ static void write_routes(struct json *json, const kda_bundle *bundle)
         json_text(json, "gate", kda_gate_name(route->gate));
         write_tokens(json, route->tokens_min, route->tokens_max);
         json_text(json, "cc", cc);
-        if (route->heads) json_number(json, "heads", route->heads);
-        if (route->mode) json_number(json, "mode", route->mode);
+        write_limits(json, route->head_set, route->mode_set);
         if (route->state_type)
             json_text(json, "state", route->state_type == KDA_F32 ? "f32" : "bf16");
         json_open(json, "rules", '[');

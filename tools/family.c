@@ -20,7 +20,7 @@ enum { LEVEL = 19, FAMILIES = 3 };
 static int family_of(uint32_t schedule)
 {
     const struct kda_schedule_row *row = &kda_schedules[schedule];
-    return row->smem == 0 ? 0 : row->tokens <= 3 ? 1 : 2;
+    return row->smem == 0 ? 0 : row->tokens_max <= 3 ? 1 : 2;
 }
 
 static kda_status compress(const uint8_t *raw, size_t raw_size, struct kda_frame *out,

@@ -101,18 +101,18 @@ static void write_bodies(struct writer *writer)
             .layout = intern(writer, row->layout),
             .op = row->op,
             .gate = row->gate,
-            .tokens_min = row->tokens,
-            .tokens_max = row->tokens,
+            .tokens_min = row->tokens_min,
+            .tokens_max = row->tokens_max,
             .split = row->split,
             .threads = row->threads,
             .smem = row->smem,
             .flags = row->flags,
-            .heads = row->heads,
+            .head_set = row->head_set,
             .row_set = row->row_set,
             .params_version = row->params_version,
             .params_size = row->params_size,
             .state_type = row->state_type,
-            .mode = row->mode,
+            .mode_set = row->mode_set,
         };
         body.name = intern(writer, row->name);  // after the entry, whose end it is
         memcpy(body.sha256, writer->plan->body_sha256[i], sizeof body.sha256);
@@ -192,6 +192,8 @@ static kda_status write_routes(struct writer *writer, kda_error *err)
                 .gate = row->gate,
                 .tokens_min = row->tokens_min,
                 .tokens_max = row->tokens_max,
+                .state_type = row->state_type,
+                .mode_set = row->mode_set,
                 .cc = row->ccs[k],
                 .rule_first = writer->spans[KDA_SPAN_RULES].count,
             };

@@ -9,17 +9,17 @@
 #include "manifest/params.h"
 
 // clang-format off
-// What all rows of an operator share: parameters, state type, index mode, state layout.
-#define DECODE KDA_RECURRENT_PARAMS_VERSION, sizeof(struct kda_recurrent_params), KDA_BF16, 0, \
-    "bf16 [slot][value_head][value_row 128][key_channel 128], key channel fastest"
-#define OP_RECURRENT DECODE
-#define OP_PACKED DECODE
+#define LAYOUT(type) type " [slot][value_head][value_row 128][key_channel 128], key channel fastest"
+#define LAYOUT_BF16 LAYOUT("bf16")
+#define KDA_ANY 0
+#define LAYOUT_F32 LAYOUT("f32")
 
 #define KDA_CCS(...) {__VA_ARGS__}
 
-#define KDA_SCHEDULE(name, template, op, tokens, gate, split, threads, smem, occupancy, heads, rows, \
-                     flags) \
-    {#name, KDA_OP_##op, KDA_GATE_##gate, tokens, split, threads, smem, heads, rows, flags, OP_##op},
+#define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem, \
+                     occupancy, heads, rows, flags) \
+    {#name, KDA_OP_##op, KDA_GATE_##gate, from, to, KDA_##state, modes, split, threads, smem, heads, \
+     rows, flags, LAYOUT_##state, KDA_PARAMS_##op},
 const struct kda_schedule_row kda_schedules[] = {
 #include "manifest/schedules.inc"
 };
@@ -42,8 +42,8 @@ enum {
 #define KDA_ROWS(den, num, c, body) {KDA_RULE_ROWS, #body, den, num, c}
 #define KDA_ELSE(body) {KDA_RULE_ELSE, #body, 0, 0, 0}
 
-#define KDA_ROUTE(op, gate, tokens_min, tokens_max, ccs, ...) \
-    {KDA_OP_##op, KDA_GATE_##gate, tokens_min, tokens_max, ccs, {__VA_ARGS__}},
+#define KDA_ROUTE(op, gate, from, to, state, modes, ccs, ...) \
+    {KDA_OP_##op, KDA_GATE_##gate, from, to, KDA_##state, modes, ccs, {__VA_ARGS__}},
 #define KDA_PREFER(...)
 const struct kda_route_row kda_routes[] = {
 #include "manifest/routes.inc"

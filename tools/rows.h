@@ -15,9 +15,10 @@
 
 struct kda_schedule_row {
     const char *name;
-    uint32_t op, gate, tokens, split, threads, smem, heads, row_set, flags;
-    uint32_t params_version, params_size, state_type, mode;
+    uint32_t op, gate, tokens_min, tokens_max, state_type, mode_set;
+    uint32_t split, threads, smem, head_set, row_set, flags;
     const char *layout;  // of the state, for people
+    uint32_t params_version, params_size;
 };
 
 struct kda_target_row {
@@ -33,7 +34,7 @@ struct kda_rule_row {
 };
 
 struct kda_route_row {
-    uint32_t op, gate, tokens_min, tokens_max;
+    uint32_t op, gate, tokens_min, tokens_max, state_type, mode_set;
     uint32_t ccs[KDA_MAX_CCS];  // 0 ends
     struct kda_rule_row rules[KDA_MAX_RULES];
 };

@@ -132,7 +132,8 @@ static void judge_recurrent(const struct kda_recurrent_params *p,
     const int64_t tokens = body->tokens_min, h = p->heads, hv = p->value_heads;
     require(p->rows >= 1 && h >= 1 && hv >= h && hv % h == 0, "%s heads %" PRId64, "", hv);
     require(p->tok == (wide)p->rows * tokens, "%s tok %" PRId64, "", p->tok);
-    require(!body->heads || h == body->heads, "%s H %" PRId64, "", h);
+    require(!body->head_set || (h > 0 && h < 128 && h % 4 == 0 && body->head_set >> h / 4 & 1),
+            "%s H %" PRId64, "", h);
     require(!(body->flags & KDA_BODY_EQUAL_HEADS) || h == hv, "%s HV %" PRId64, "", hv);
     check_touched(&t[0], p->q, p->tok, p->q_stride, h * 128);
     check_touched(&t[1], p->k, p->tok, p->k_stride, h * 128);

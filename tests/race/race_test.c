@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loader/kda.h"
+#include "loader/bundle.h"
 #include "manifest/format.h"
 #include "manifest/params.h"
 #include "tests/soft/cuda.h"
@@ -20,11 +20,12 @@
 static const struct schedule {
     const char *name;
     soft_kernel kernel;
-    unsigned tokens, split, threads, smem, heads;
+    unsigned tokens, split, threads, smem, head_set;
     kda_gate gate;
 } schedules[] = {
-#define KDA_SCHEDULE(name, family, op, tokens, gate, split, threads, smem, occupancy, heads, ...)  \
-    {#name, soft_body_##name, tokens, split, threads, smem, heads, KDA_GATE_##gate},
+#define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
+                     occupancy, heads, ...)                                                        \
+    {#name, soft_body_##name, to, split, threads, smem, heads, KDA_GATE_##gate},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };
@@ -54,7 +55,7 @@ int main(int argc, char **argv)
     }
     // Ragged: the second row has one token less.
     enum { ROWS = 2, MOST = ROWS * 6 };
-    const int t = (int)s->tokens, heads = s->heads ? (int)s->heads : 1;
+    const int t = (int)s->tokens, heads = (int)kda_heads_least(s->head_set, 1);
     const int cu[ROWS + 1] = {0, t, 2 * t - (t > 1)};
     int slots[MOST];
     for (int i = 0; i < MOST; i++) slots[i] = i;

@@ -18,11 +18,11 @@
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 
-#define PARAMS_RECURRENT struct kda_recurrent_params
-#define PARAMS_PACKED struct kda_recurrent_params
+#define SECOND_OF(version, size) size
+#define SIZE_OF(pair) SECOND_OF(pair)
 
-#define KDA_SCHEDULE(name, family, op, tokens, gate, split, threads, ...)                          \
-    enum { threads_##name = threads, params_##name = sizeof(PARAMS_##op) };
+#define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, ...)        \
+    enum { threads_##name = threads, params_##name = SIZE_OF(KDA_PARAMS_##op) };
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 
