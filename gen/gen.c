@@ -44,23 +44,34 @@ enum {
     OCCUPANCY,
     EQUAL_HEADS,
     LOGIT_BETA,
+    CLUSTER,
+    PARAMS,
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
     "NAME",  "TEMPLATE", "OP",   "TOKENS",    "GATE",        "STATE",      "MODES",
     "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA",
+    "CLUSTER", "PARAMS",
 };
 
 struct row {
     const char *values[KEY_COUNT];
 };
 
+// The struct that the operator's bodies take.
+#define PARAMS_RECURRENT "kda_recurrent_params"
+#define PARAMS_PACKED PARAMS_RECURRENT
+#define PARAMS_FUSED "kda_fused_params"
+#define PARAMS_VERIFY "kda_verify_params"
+#define PARAMS_COMMIT "kda_commit_params"
+
 #define BIT(flags, bit) (((flags) & (bit)) != 0 ? "1" : "0")
 static const struct row rows[] = {
 #define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
                      occupancy, heads, rows, flags)                                                \
     {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
-      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA)}},
+      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA),                           \
+      BIT(flags, KDA_BODY_CLUSTER), PARAMS_##op}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };
