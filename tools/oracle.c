@@ -132,10 +132,9 @@ void oracle_row(const struct oracle_call *call, int64_t n, int64_t hv, const uin
     }
 }
 
-void oracle_add(struct oracle_error *error, uint16_t got, double want)
+static void add(struct oracle_error *error, double a, double want, double absolute)
 {
-    double a = oracle_value(got), difference = fabs(a - want),
-           rounded = oracle_value(oracle_bf16(want)) - want;
+    double difference = fabs(a - want), rounded = oracle_value(oracle_bf16(want)) - want;
     error->count++;
     if (!isfinite(a)) {
         error->nonfinite++;
@@ -144,9 +143,18 @@ void oracle_add(struct oracle_error *error, uint16_t got, double want)
     error->difference2 += difference * difference;
     error->reference2 += want * want;
     error->floor2 += rounded * rounded;
-    error->worst =
-        fmax(error->worst, difference / (ORACLE_ABSOLUTE + ORACLE_RELATIVE * fabs(want)));
+    error->worst = fmax(error->worst, difference / (absolute + ORACLE_RELATIVE * fabs(want)));
     error->max_abs = fmax(error->max_abs, difference);
+}
+
+void oracle_add(struct oracle_error *error, uint16_t got, double want)
+{
+    add(error, oracle_value(got), want, ORACLE_ABSOLUTE);
+}
+
+void oracle_add_f32(struct oracle_error *error, float got, double want)
+{
+    add(error, (double)got, want, ORACLE_F32_ABSOLUTE);
 }
 
 void oracle_add_many(struct oracle_error *error, const uint16_t *got, const double *want,
