@@ -190,7 +190,10 @@ static void check_floor(int cc)
     if (reason) fail_msg("%s", reason);
     struct bench_floor kernel;
     assert_true(bench_floor_open(&machine, &kernel));
-    const struct bench_shape shape = {.tokens = TOKENS, .rows = ROWS, .value_heads = HEADS};
+    const struct bench_shape shape = {.kind = bench_kind_find("precomputed"),
+                                      .tokens = TOKENS,
+                                      .rows = ROWS,
+                                      .value_heads = HEADS};
     uint32_t *before = calloc(SLOTS * SLOT, 4), *after = calloc(SLOTS * SLOT, 4);
     assert_non_null(before);
     assert_non_null(after);
@@ -200,7 +203,9 @@ static void check_floor(int cc)
     machine_put(&machine, indices, slots, sizeof slots);
     for (unsigned split = 1; split <= 16; split *= 2) {
         machine_put(&machine, pool, before, SLOTS * SLOT * 4);
-        bench_floor_launch(&kernel, pool, &shape, split, indices, NULL);
+        bench_floor_launch(&kernel,
+                           &(struct bench_call){.shape = shape, .state = pool, .indices = indices},
+                           split, NULL);
         machine_sync(&machine, NULL);
         machine_get(&machine, after, pool, SLOTS * SLOT * 4);
         for (int slot = 0; slot < SLOTS; slot++) {

@@ -16,6 +16,8 @@ struct bench_kind {
     const char *name;
     kda_op op;
     kda_gate gate;
+    kda_dtype state;
+    kda_mode mode;  // of fused decode
 };
 
 struct bench_shape {
@@ -43,7 +45,19 @@ const char *bench_label(const char *body);
 bool bench_routed(const kda_bundle *bundle, const struct bench_shape *shape, const char *body,
                   int cc, int sm_count);
 
-// Bytes that the state makes necessary: one read and T writes.
+// Bytes of a slot of the pool, and from where in it the state of the first head lies: of fused
+// decode a slot is a page that holds the convolution window first.
+enum {
+    BENCH_WINDOW_BYTES = 3 * 128 * 3 * 2,     // q, k and v of a head, three taps
+    BENCH_ROW_BYTES = (3 + 1 + 1) * 128 * 2,  // x, raw gate and output gate of a head
+    BENCH_WEIGHT_BYTES = 3 * 4 * 128 * 4,     // convolution weights of a head, read once
+    BENCH_OUT_BYTES = 128 * 2
+};
+size_t bench_slot_bytes(const struct bench_shape *shape);
+size_t bench_state_offset(const struct bench_shape *shape);
+size_t bench_head_bytes(const struct bench_shape *shape);  // of the state
+// Bytes that must be moved: one read and T writes of the state; of fused decode also window, inputs
+// and output.
 double bench_bytes(const struct bench_shape *shape);
 
 // -------------------------------------------------------------------------------------------- rows

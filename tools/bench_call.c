@@ -8,13 +8,17 @@ struct bench_counts bench_counts(const struct bench_shape *shape)
 {
     const int64_t tok = shape->rows * shape->tokens, narrow = tok * shape->heads * D,
                   wide = tok * shape->value_heads * D;
-    const bool packed = shape->kind->op == KDA_OP_PACKED;
+    const bool fused = shape->kind->op == KDA_OP_FUSED,
+               packed = shape->kind->op == KDA_OP_PACKED || fused;
     return (struct bench_counts){
-        .q = packed ? 3 * narrow : narrow,
+        .q = fused    ? 5 * narrow
+             : packed ? 3 * narrow
+                      : narrow,
         .k = packed ? 0 : narrow,
         .v = packed ? 0 : wide,
-        .g = wide,
+        .g = fused ? 0 : wide,
         .beta = tok * shape->value_heads,
+        .weight = fused ? 12 * shape->heads * D : 0,
         .out = wide,
         .a_log = shape->heads,
         .dt_bias = shape->heads * D,
@@ -61,11 +65,47 @@ static void pack_args(const struct bench_call *call, kda_packed_args *out)
     };
 }
 
+static void fused_args(const struct bench_call *call, kda_fused_args *out)
+{
+    const struct bench_shape *shape = &call->shape;
+    const int64_t n = shape->rows, h = shape->heads, width = h * D;
+    const int64_t page = (int64_t)bench_slot_bytes(shape);
+    const unsigned long long gate = (unsigned long long)(n * width);  // elements
+    *out = (kda_fused_args){
+        .x = view(call->q, KDA_BF16, 2, n, 3 * width, 0, 0),
+        .weight = view(call->weight, KDA_F32, 3, 3, 4, width, 0),
+        .conv_state = view(call->state, KDA_BF16, 3, call->num_slots, 3 * width, 3, 0),
+        .raw_gate = view(call->q + 2 * 3 * gate, KDA_BF16, 4, 1, n, h, D),
+        .raw_beta = view(call->beta, KDA_BF16, 3, 1, n, h, 0),
+        .a_log = view(call->a_log, KDA_F32, 1, h, 0, 0, 0),
+        .dt_bias = view(call->dt_bias, KDA_F32, 1, width, 0, 0, 0),
+        .state_indices = view(call->indices, KDA_I32, 1, n, 0, 0, 0),
+        .state = view(call->state + bench_state_offset(shape), shape->kind->state, 4,
+                      call->num_slots, h, D, D),
+        .output_gate = view(call->q + 2 * 4 * gate, KDA_BF16, 3, n, h, D, 0),
+        .norm_weight = view(call->weight, KDA_F32, 1, D, 0, 0, 0),
+        .out = view(call->out, KDA_BF16, 4, 1, n, h, D),
+        .gate = shape->kind->gate,
+        .mode = shape->kind->mode,
+        .lower_bound = shape->kind->gate == KDA_GATE_LOWER_BOUND ? -5.0f : 0.0f,
+        .norm_eps = 1e-5f,
+        .flags = call->flags,
+    };
+    out->conv_state.stride[0] = page / 2;
+    out->conv_state.stride[1] = 1;
+    out->conv_state.stride[2] = 3 * width;
+    out->state.stride[0] = page / (shape->kind->state == KDA_F32 ? 4 : 2);
+}
+
 void bench_args(const struct bench_call *call, union bench_args *out)
 {
     const struct bench_shape *shape = &call->shape;
     if (shape->kind->op == KDA_OP_PACKED) {
         pack_args(call, &out->packed);
+        return;
+    }
+    if (shape->kind->op == KDA_OP_FUSED) {
+        fused_args(call, &out->fused);
         return;
     }
     const int64_t n = shape->rows, t = shape->tokens, h = shape->heads, hv = shape->value_heads;
@@ -103,7 +143,12 @@ kda_status bench_plan(kda_context *context, const struct bench_call *call, const
 {
     union bench_args args;
     bench_args(call, &args);
-    return call->shape.kind->op == KDA_OP_PACKED
-               ? kda_packed_plan(context, &args.packed, body, target, out, err)
-               : kda_recurrent_plan(context, &args.recurrent, body, target, out, err);
+    switch (call->shape.kind->op) {
+    case KDA_OP_PACKED:
+        return kda_packed_plan(context, &args.packed, body, target, out, err);
+    case KDA_OP_FUSED:
+        return kda_fused_plan(context, &args.fused, body, target, out, err);
+    default:
+        return kda_recurrent_plan(context, &args.recurrent, body, target, out, err);
+    }
 }

@@ -9,7 +9,9 @@
 
 struct bench_call {
     struct bench_shape shape;
-    unsigned long long q, k, v, g, beta;  // device addresses; packed has its q, k and v at q
+    // Device addresses. Packed has its q, k and v at q, fused x and both gates of all rows.
+    unsigned long long q, k, v, g, beta;
+    unsigned long long weight;  // of fused decode; the norm's is a part of it
     unsigned long long a_log, dt_bias;
     unsigned long long state, out;
     unsigned long long indices, cu_seqlens, accepted;
@@ -19,13 +21,15 @@ struct bench_call {
 
 // Elements of a tensor of one call.
 struct bench_counts {
-    int64_t q, k, v, g, beta, out, a_log, dt_bias, indices, cu_seqlens, accepted;
+    int64_t q, k, v, g, beta, weight, out, a_log, dt_bias;
+    int64_t indices, cu_seqlens, accepted;
 };
 struct bench_counts bench_counts(const struct bench_shape *shape);
 
 union bench_args {
     kda_recurrent_args recurrent;
     kda_packed_args packed;
+    kda_fused_args fused;
 };
 void bench_args(const struct bench_call *call, union bench_args *out);
 kda_status bench_plan(kda_context *context, const struct bench_call *call, const char *body,

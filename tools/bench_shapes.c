@@ -7,10 +7,21 @@
 #include "tools/bench.h"
 
 static const struct bench_kind kinds[] = {
-    {"precomputed", KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED},
-    {"lower_bound", KDA_OP_RECURRENT, KDA_GATE_LOWER_BOUND},
-    {"softplus", KDA_OP_RECURRENT, KDA_GATE_SOFTPLUS},
-    {"packed", KDA_OP_PACKED, KDA_GATE_LOWER_BOUND},
+    {"precomputed", KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, KDA_BF16, 0},
+    {"lower_bound", KDA_OP_RECURRENT, KDA_GATE_LOWER_BOUND, KDA_BF16, 0},
+    {"softplus", KDA_OP_RECURRENT, KDA_GATE_SOFTPLUS, KDA_BF16, 0},
+    {"packed", KDA_OP_PACKED, KDA_GATE_LOWER_BOUND, KDA_BF16, 0},
+    {"fused_bf16", KDA_OP_FUSED, KDA_GATE_LOWER_BOUND, KDA_BF16, KDA_MODE_UNIQUE_OR_NULL},
+    {"fused_f32", KDA_OP_FUSED, KDA_GATE_LOWER_BOUND, KDA_F32, KDA_MODE_UNIQUE_OR_NULL},
+    {"fused_repeated_bf16", KDA_OP_FUSED, KDA_GATE_LOWER_BOUND, KDA_BF16,
+     KDA_MODE_REPEATED_POSITIVE},
+    {"fused_repeated_f32", KDA_OP_FUSED, KDA_GATE_LOWER_BOUND, KDA_F32, KDA_MODE_REPEATED_POSITIVE},
+    {"fused_softplus_bf16", KDA_OP_FUSED, KDA_GATE_SOFTPLUS, KDA_BF16, KDA_MODE_UNIQUE_OR_NULL},
+    {"fused_softplus_f32", KDA_OP_FUSED, KDA_GATE_SOFTPLUS, KDA_F32, KDA_MODE_UNIQUE_OR_NULL},
+    {"fused_softplus_repeated_bf16", KDA_OP_FUSED, KDA_GATE_SOFTPLUS, KDA_BF16,
+     KDA_MODE_REPEATED_POSITIVE},
+    {"fused_softplus_repeated_f32", KDA_OP_FUSED, KDA_GATE_SOFTPLUS, KDA_F32,
+     KDA_MODE_REPEATED_POSITIVE},
 };
 
 // Every N of a line with every T and pair of heads of it; 0 ends a list.
@@ -24,6 +35,14 @@ static const struct {
     {"lower_bound", {3}, {16}, 1, {1, 2, 4, 8, 16}},
     {"softplus", {1}, {4, 8, 16, 32}, 1, {1, 4, 16, 64, 128}},
     {"packed", {1}, {12}, 1, {1, 2, 4, 8, 16, 31, 32, 64, 128, 256}},
+    {"fused_bf16", {1}, {8, 12, 24, 32, 48, 96}, 1, {1, 2, 4, 8, 16, 32, 64, 128, 256}},
+    {"fused_f32", {1}, {8, 12, 24, 32, 48, 96}, 1, {1, 2, 4, 8, 16, 32, 64, 128, 256}},
+    {"fused_repeated_bf16", {1}, {24}, 1, {1, 32}},
+    {"fused_repeated_f32", {1}, {24}, 1, {1, 32}},
+    {"fused_softplus_bf16", {1}, {24}, 1, {1, 32}},
+    {"fused_softplus_f32", {1}, {24}, 1, {1, 32}},
+    {"fused_softplus_repeated_bf16", {1}, {24}, 1, {1, 32}},
+    {"fused_softplus_repeated_f32", {1}, {24}, 1, {1, 32}},
 };
 
 const struct bench_kind *bench_kind_find(const char *name)
@@ -81,7 +100,7 @@ bool bench_shapes_add(struct bench_shapes *shapes, const char *text)
     char kind[32];
     long long t, n, h, hv;
     int end = 0;
-    if (sscanf(text, "%31[a-z_],%lld,%lld,%lld,%lld%n", kind, &t, &n, &h, &hv, &end) != 5 ||
+    if (sscanf(text, "%31[a-z_0-9],%lld,%lld,%lld,%lld%n", kind, &t, &n, &h, &hv, &end) != 5 ||
         text[end])
         return false;
     struct bench_shape shape = {
@@ -99,10 +118,33 @@ void bench_shapes_free(struct bench_shapes *shapes)
     *shapes = (struct bench_shapes){.count = 0};
 }
 
+size_t bench_head_bytes(const struct bench_shape *shape)
+{
+    return 128 * 128 * (shape->kind->state == KDA_F32 ? 4 : 2);
+}
+
+size_t bench_state_offset(const struct bench_shape *shape)
+{
+    return shape->kind->op == KDA_OP_FUSED ? (size_t)shape->heads * BENCH_WINDOW_BYTES : 0;
+}
+
+size_t bench_slot_bytes(const struct bench_shape *shape)
+{
+    return bench_state_offset(shape) + (size_t)shape->value_heads * bench_head_bytes(shape);
+}
+
+// What a head moves beside its state.
+static double fused_bytes(const struct bench_shape *shape)
+{
+    const double row = 2 * BENCH_WINDOW_BYTES + BENCH_ROW_BYTES + BENCH_OUT_BYTES;
+    return (double)shape->heads * ((double)shape->rows * row + BENCH_WEIGHT_BYTES);
+}
+
 double bench_bytes(const struct bench_shape *shape)
 {
-    return (double)(shape->rows * shape->value_heads) * (128 * 128 * 2) *
-           (double)(1 + shape->tokens);
+    const double state = (double)(shape->rows * shape->value_heads) *
+                         (double)bench_head_bytes(shape) * (double)(1 + shape->tokens);
+    return state + (shape->kind->op == KDA_OP_FUSED ? fused_bytes(shape) : 0);
 }
 
 kda_problem bench_problem(const struct bench_shape *shape)
@@ -112,12 +154,16 @@ kda_problem bench_problem(const struct bench_shape *shape)
                          .tokens = (int32_t)shape->tokens,
                          .rows = shape->rows,
                          .heads = shape->heads,
-                         .value_heads = shape->value_heads};
+                         .value_heads = shape->value_heads,
+                         .state_type = shape->kind->state,
+                         .mode = (int32_t)shape->kind->mode};
 }
 
 bool bench_serves(const struct kda_format_body *body, const struct bench_shape *shape)
 {
     return body->op == (uint32_t)shape->kind->op && body->gate == (uint32_t)shape->kind->gate &&
+           body->state_type == (uint32_t)shape->kind->state &&
+           kda_mode_serves(body->mode_set, (int32_t)shape->kind->mode) &&
            (int64_t)body->tokens_min <= shape->tokens && shape->tokens <= (int64_t)body->tokens_max;
 }
 
