@@ -44,14 +44,13 @@ enum {
     OCCUPANCY,
     EQUAL_HEADS,
     LOGIT_BETA,
-    CLUSTER,
     PARAMS,
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
     "NAME",  "TEMPLATE", "OP",   "TOKENS",    "GATE",        "STATE",      "MODES",
     "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA",
-    "CLUSTER", "PARAMS",
+    "PARAMS",
 };
 
 struct row {
@@ -71,7 +70,7 @@ static const struct row rows[] = {
                      occupancy, heads, rows, flags)                                                \
     {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
       BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA),                           \
-      BIT(flags, KDA_BODY_CLUSTER), PARAMS_##op}},
+      PARAMS_##op}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };
