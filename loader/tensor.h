@@ -12,7 +12,7 @@
 #include "loader/checked.h"
 #include "loader/kda.h"
 
-#define KDA_MAX_OPERANDS 12
+#define KDA_MAX_OPERANDS 13
 
 struct kda_operand {
     const char *name;
@@ -113,17 +113,22 @@ static inline bool kda_operand_fits(const struct kda_call *call, uint32_t i, uin
     return out->end > begin;
 }
 
-// Do the written operands `a` and `b` share no byte with each other and with any other one?
-static inline bool kda_ranges_disjoint(const struct kda_range *ranges, uint32_t count, uint32_t a,
-                                       uint32_t b)
+// The same of a vector of `count`, which may be omitted.
+static inline bool kda_vector_fits(const struct kda_call *call, uint32_t i, int64_t count,
+                                   struct kda_range *out)
 {
-    const struct kda_range x = ranges[a], y = ranges[b];
-    bool meet = x.begin < y.end && y.begin < x.end;
-    for (uint32_t i = 0; i < count; i++) {
-        if (i == a || i == b) continue;
-        meet |= (x.begin < ranges[i].end && ranges[i].begin < x.end) ||
-                (y.begin < ranges[i].end && ranges[i].begin < y.end);
-    }
+    *out = (struct kda_range){0, 0};
+    return !kda_tensor_given(kda_call_tensor(call, i)) ||
+           kda_operand_fits(call, i, 1, NULL, count, 0, out);
+}
+
+// Does operand `a` share no byte with any other one?
+static inline bool kda_range_alone(const struct kda_range *ranges, uint32_t count, uint32_t a)
+{
+    const struct kda_range x = ranges[a];
+    bool meet = false;
+    for (uint32_t i = 0; i < count; i++)
+        meet |= i != a && x.begin < ranges[i].end && ranges[i].begin < x.end;
     return !meet;
 }
 

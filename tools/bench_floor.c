@@ -49,9 +49,10 @@ void bench_floor_close(const struct bench_floor *floor)
     MACHINE_CALL(floor->machine, cuModuleUnload, floor->module);
 }
 
-static struct kda_floor_part part(unsigned long long base, int64_t heads, unsigned bytes)
+static struct kda_floor_part part(unsigned long long base, int64_t heads, size_t bytes)
 {
-    return (struct kda_floor_part){base, (unsigned)heads * bytes / 16, bytes / 16};
+    const unsigned quads = (unsigned)(bytes / 16);
+    return (struct kda_floor_part){base, (unsigned)heads * quads, quads};
 }
 
 void bench_floor_launch(const struct bench_floor *floor, const struct bench_call *call,
@@ -62,14 +63,17 @@ void bench_floor_launch(const struct bench_floor *floor, const struct bench_call
     struct kda_floor_params params = {.state = call->state + bench_state_offset(shape),
                                       .slots = call->indices,
                                       .slot_stride = (long long)bench_slot_bytes(shape),
-                                      .tokens = (int)shape->tokens,
+                                      .row_slots = (int)bench_row_slots(shape),
+                                      .writes = (int)bench_writes(shape),
                                       .heads = (int)heads,
                                       .head_quads = (unsigned)bench_head_bytes(shape) / 16};
-    if (call->weight) {
+    if (call->q) {
+        params.read = part(call->q, heads, bench_read_bytes(shape));
+        params.written = part(call->out, heads, bench_written_bytes(shape));
+    }
+    if (call->q && shape->kind->op == KDA_OP_FUSED) {
         params.window = part(call->state, heads, BENCH_WINDOW_BYTES);
-        params.read = part(call->q, heads, BENCH_ROW_BYTES);
         params.shared = part(call->weight, heads, BENCH_WEIGHT_BYTES);
-        params.written = part(call->out, heads, BENCH_OUT_BYTES);
     }
     void *arguments[] = {&params};
     MACHINE_CALL(floor->machine, cuLaunchKernel, floor->function, (unsigned)heads * split,

@@ -15,8 +15,8 @@ struct bench_floor {
 bool bench_floor_open(const struct machine *machine, struct bench_floor *out);  // false: no image
 void bench_floor_close(const struct bench_floor *floor);
 
-// Moves what a call must move, `split` CTAs per head; of other calls than fused ones and of
-// a call without inputs that is the states alone.
+// Moves what a call must move, `split` CTAs per head; of a call without inputs that is the states
+// alone.
 void bench_floor_launch(const struct bench_floor *floor, const struct bench_call *call,
                         unsigned split, CUstream stream);
 

@@ -13,13 +13,15 @@
 static const char usage[] =
     "usage: kda-bench gpu [options]\n"
     "Times every body at every shape of the standard table on device 0, beside a kernel that only\n"
-    "moves the state, of fused decode all that it must: the floor. On the soft device --quick is "
-    "implied and times say nothing.\n"
+    "moves the state, of fused decode, verify and commit all that it must: the floor. On the soft\n"
+    "device --quick is implied and times say nothing.\n"
     "what runs\n"
     "  --bundle FILE   images to use; default: the bundle linked in\n"
     "  --target NAME   images of this target only; default: as the device prefers\n"
     "  --op KIND       precomputed, lower_bound, softplus, packed; recurrent: the first three;\n"
-    "                  fused, or one of its kinds, fused[_softplus][_repeated]_{bf16,f32}\n"
+    "                  fused, or one of its kinds, fused[_softplus][_repeated]_{bf16,f32};\n"
+    "                  verify without and verify_cached with caches, commit; lower bound, others\n"
+    "                  verify_precomputed, verify_softplus, commit_precomputed, commit_softplus\n"
     "  --tokens T      shapes with T tokens per row\n"
     "  --rows N        shapes with N rows\n"
     "  --shape KIND,T,N,H,HV  this shape instead of the standard ones; may be repeated\n"
@@ -35,7 +37,7 @@ static const char usage[] =
     "  --tsv FILE      the rows as a table that --against reads\n"
     "  --json FILE     the rows for programs\n"
     "  --plot FILE     time over floor as SVG\n"
-    "Columns: x is us / floor us; GB/s counts one read and T writes of each state; gain is the\n"
+    "Columns: x is us / floor us; GB/s counts what must be moved, see above; gain is the\n"
     "table's x over ours.\n"
     "Exit status: 0 done, 1 a routed body is over 2 % slower than the table or there is no usable\n"
     "device, 2 wrong usage or a file that cannot be read or written.\n";
@@ -280,7 +282,14 @@ static bool parse_number(const char *text, int64_t most, int64_t *out)
 
 static bool known_op(const char *op)
 {
-    return bench_kind_find(op) || !strcmp(op, "recurrent") || !strcmp(op, "fused");
+    static const char *const names[] = {
+#define NAME(id, number, text) text,
+        KDA_OPS(NAME)
+#undef NAME
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(op, names[i])) return true;
+    return bench_kind_find(op);
 }
 
 // -1: go on; else the exit status.

@@ -114,11 +114,11 @@ void bench_pool_close(struct bench_pool *pool)
 
 bool bench_pool_begin(struct bench_pool *pool, const struct bench_shape *shape)
 {
-    const size_t fit = pool->state_size / bench_slot_bytes(shape);
+    const size_t fit = pool->state_size / (bench_slot_bytes(shape) + 2 * bench_cache_bytes(shape));
     const int32_t first = shape->kind->op == KDA_OP_FUSED;  // slot 0 is reserved
     pool->num_slots = fit < INT32_MAX ? (int64_t)fit : INT32_MAX;
     pool->order_count = pool->num_slots - first;
-    if (pool->order_count < shape->rows * shape->tokens) return false;
+    if (pool->order_count < bench_counts(shape).indices) return false;
     free(pool->order);
     pool->order = bench_memory((size_t)pool->num_slots, sizeof *pool->order);
     pool->at = 0;
@@ -160,9 +160,12 @@ void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, 
     int32_t *ints = bench_memory(total, sizeof *ints);
     bench_pool_slots(pool, cu, ints);
     for (int64_t n = 0; n <= shape->rows; n++) ints[cu + n] = (int32_t)(n * shape->tokens);
-    for (int64_t n = 0; n < shape->rows; n++) ints[accepted + n] = 1;
+    for (int64_t n = 0; n < shape->rows; n++)
+        ints[accepted + n] = shape->kind->op == KDA_OP_COMMIT ? (int32_t)shape->tokens : 1;
     const CUdeviceptr base = put_ints(pool, ints, total);
     free(ints);
+    const CUdeviceptr caches = pool->state + (CUdeviceptr)pool->num_slots * bench_slot_bytes(shape),
+                      second = (CUdeviceptr)pool->num_slots * bench_cache_bytes(shape);
     for (int i = 0; i < count; i++) {
         out[i] = (struct bench_call){
             .shape = *shape,
@@ -175,6 +178,8 @@ void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, 
             .a_log = take(&pool->gates, counts.a_log, 4),
             .dt_bias = take(&pool->gates, counts.dt_bias, 4),
             .state = pool->state,
+            .correction = caches,
+            .kg = caches + second,
             .out = take(&pool->out, counts.out, 2),
             .indices = base + (CUdeviceptr)(counts.indices * i) * sizeof(int32_t),
             .cu_seqlens = base + (CUdeviceptr)cu * sizeof(int32_t),

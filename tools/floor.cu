@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The floor of a decode step: a kernel that only moves the state. For each row and value head it reads the slot of the
-// row's first token once and writes the slots of all its tokens, 16 bytes per access. Grid (heads*split, rows): a CTA
+// row's first token once and writes the slots of all its tokens, none or one where the operation does, 16 bytes per access. Grid (heads*split, rows): a CTA
 // moves 1/split of a head. The lowest bit of what is written changes, so that no write can be left out. Where an operation
-// has more to move than its state counts for, as fused decode has, it moves as many bytes of that too.
+// has more to move than its state counts for, as all but recurrent and packed decode have, it moves as many bytes of that
+// too.
 //
 // No schedule: it computes nothing, is in no bundle, and kda-bench carries its images. It also runs on the soft device.
 
@@ -14,7 +15,7 @@ struct kda_floor_part {  // tools/floor.h
 struct kda_floor_params {
     unsigned long long state, slots;
     long long slot_stride;
-    int tokens, heads;
+    int row_slots, writes, heads;
     unsigned head_quads;
     kda_floor_part window, read, shared, written;
 };
@@ -74,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_con
     const unsigned split = gridDim.x / p.heads, head = blockIdx.x / split, tile = blockIdx.x % split;
     const unsigned quads = p.head_quads / split, first = tile * THREADS + threadIdx.x;
     const unsigned long long offset = 16ull * (head * p.head_quads + tile * quads);
-    const unsigned long long slots = p.slots + 4ull * blockIdx.y * p.tokens, base = p.state + offset;
+    const unsigned long long slots = p.slots + 4ull * blockIdx.y * p.row_slots, base = p.state + offset;
     unsigned sum = 0;
     if (blockIdx.y == 0) sum = read(p.shared.base + 16ull * head * p.shared.quads, p.shared.quads, tile, split);
     const long long slot = load_slot(slots) * p.slot_stride;
@@ -87,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_con
 #pragma unroll
         for (unsigned u = 0; u < IN_FLIGHT; u++)
             if (i + u * THREADS < quads) x[u] = load(from + 16ull * (i + u * THREADS));
-        for (int t = 0; t < p.tokens; t++) {
+        for (int t = 0; t < p.writes; t++) {
             const unsigned long long to = base + (long long)load_slot(slots + 4ull * t) * p.slot_stride;
 #pragma unroll
             for (unsigned u = 0; u < IN_FLIGHT; u++)
@@ -101,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_con
     if (first < p.window.quads) store(window + 16ull * first, side);
     side.y ^= sum;
     const unsigned long long out = p.written.base + 16ull * blockIdx.y * p.written.row_quads;
-    if (first < p.written.quads) store(out + 16ull * (head * p.written.quads + first), side);
+    for (unsigned i = first; i < p.written.quads; i += split * THREADS)
+        store(out + 16ull * (head * p.written.quads + i), side);
     // Never so: a sum that is needed nowhere else.
-    if (p.tokens == 0) store(out, {sum, sum, sum, sum});
+    if (p.heads == 0) store(out, {sum, sum, sum, sum});
 }
