@@ -20,7 +20,7 @@ struct kda_operand {
     kda_dtype type;
     uint8_t alignment;  // of the base address, bytes, a power of two
     bool optional;
-    bool written;
+    bool alone;  // shares no byte with another one: what is written, and the pool
 };
 
 struct kda_call {
@@ -62,8 +62,8 @@ kda_status kda_call_types(const struct kda_call *call, kda_error *err);
 kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err);
 // ALIGNMENT: of the base addresses.
 kda_status kda_call_alignments(const struct kda_call *call, kda_error *err);
-// OVERLAP: a written tensor and any other one, not known to be apart, share a byte. Ranges that
-// touch do not.
+// OVERLAP: a tensor that must lie alone and any other one, not known to be apart, share a byte.
+// Ranges that touch do not.
 kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
                              kda_error *err);
 

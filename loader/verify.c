@@ -24,7 +24,7 @@ static const struct kda_operand operands[OPERANDS] = {
     [OUT] = {"out", AT(out), KDA_BF16, 2, false, true},
     [A_LOG] = {"A_log", AT(a_log), KDA_F32, 4, true, false},
     [DT_BIAS] = {"dt_bias", AT(dt_bias), KDA_F32, 4, true, false},
-    [STATE] = {"state", AT(state), KDA_BF16, 16, false, false},
+    [STATE] = {"state", AT(state), KDA_BF16, 16, false, true},
     [INDICES] = {"ssm_state_indices", AT(ssm_state_indices), KDA_I32, 4, true, false},
     [CU_SEQLENS] = {"cu_seqlens", AT(cu_seqlens), KDA_I32, 4, true, false},
     [CORRECTION] = {"correction_cache", AT(correction_cache), KDA_F32, 16, true, true},
@@ -224,7 +224,7 @@ static bool tensors_fit(const struct window *window)
         !kda_parts_caches_fit(call, CORRECTION, slots, value_heads, layout->tokens,
                               &ranges[CORRECTION]))
         return false;
-    return kda_range_alone(ranges, OPERANDS, OUT) &&
+    return kda_range_alone(ranges, OPERANDS, OUT) && kda_range_alone(ranges, OPERANDS, STATE) &&
            kda_range_alone(ranges, OPERANDS, CORRECTION) && kda_range_alone(ranges, OPERANDS, KG);
 }
 

@@ -238,7 +238,7 @@ static void judge_verify(const struct kda_verify_params *p, const struct kda_for
         {"beta", &a->beta, 2, 2, false, true},
         {"A_log", &a->a_log, 4, 4, false, true},
         {"dt_bias", &a->dt_bias, 4, 4, false, true},
-        {"state", &a->state, 2, 16, false, true},
+        {"state", &a->state, 2, 16, true, true},  // not written, but alone all the same
         {"out", &a->out, 2, 2, true, true},
         {"cu_seqlens", &a->cu_seqlens, 4, 4, false, true},
         {"indices", &a->ssm_state_indices, 4, 4, false, true},
