@@ -11,16 +11,26 @@
 #include "manifest/format.h"
 #include "tools/rows.h"
 
-enum { LEVEL = 19, FAMILIES = 3 };
+enum { LEVEL = 19, FAMILIES = 7 };
 
-// One family for the kernels without shared memory, which are one warp each, and of the others one
-// for short and one for long rows. Finer ones cost a fifth of the bundle, since bodies of
-// neighbouring T are nearly the same code; with a single one, every load would decompress
-// everything.
+// One family for the kernels without shared memory, which are one warp each; of the others one per
+// operator, and two where short and long rows are much code. Finer ones cost a fifth of the bundle,
+// since bodies of neighbouring T are nearly the same code; with a single one, every load would
+// decompress everything.
 static int family_of(uint32_t schedule)
 {
     const struct kda_schedule_row *row = &kda_schedules[schedule];
-    return row->smem == 0 ? 0 : row->tokens_max <= 3 ? 1 : 2;
+    if (row->smem == 0) return 0;
+    switch (row->op) {
+    case KDA_OP_FUSED:
+        return 1;
+    case KDA_OP_COMMIT:
+        return 2;
+    case KDA_OP_VERIFY:
+        return row->tokens_max <= 8 ? 3 : 4;
+    default:
+        return row->tokens_max <= 3 ? 5 : 6;
+    }
 }
 
 static kda_status compress(const uint8_t *raw, size_t raw_size, struct kda_frame *out,
