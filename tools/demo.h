@@ -9,6 +9,7 @@
 
 // Each takes its own options, argv[0] being the operator, and returns the exit status.
 int demo_decode(kda_op op, int argc, char **argv);  // recurrent or packed
+int demo_fused(int argc, char **argv);
 int demo_verify(int argc, char **argv);             // verify and commit
 
 // ------------------------------------------------------------------------------------------- frame

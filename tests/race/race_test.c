@@ -23,10 +23,20 @@ static const struct schedule {
     kda_op op;
     unsigned tokens, split, threads, smem, head_set;
     kda_gate gate;
+    bool repeated;  // rows of one slot
 } schedules[] = {
 #define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
                      occupancy, heads, ...)                                                        \
-    {#name, soft_body_##name, KDA_OP_##op, to, split, threads, smem, heads, KDA_GATE_##gate},
+    {#name,                                                                                        \
+     soft_body_##name,                                                                             \
+     KDA_OP_##op,                                                                                  \
+     to,                                                                                           \
+     split,                                                                                        \
+     threads,                                                                                      \
+     smem,                                                                                         \
+     heads,                                                                                        \
+     KDA_GATE_##gate,                                                                              \
+     (modes) == KDA_MODES_REPEATED},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };
@@ -49,6 +59,7 @@ enum { ROWS = 2, WINDOW = 16, MOST = ROWS * WINDOW };
 
 union params {
     struct kda_recurrent_params recurrent;  // and packed
+    struct kda_fused_params fused;
     struct kda_verify_params verify;
     struct kda_commit_params commit;
 };
@@ -86,6 +97,39 @@ static union params make_recurrent(const struct schedule *s, int heads)
                               .query = kda_query_divisor(heads, heads),
                               .scale = 0.0883883461F,
                               .lower_bound = s->gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F,
+                          }};
+}
+
+// Slots 1 and 2, or twice slot 1. The state has room for f32.
+static union params make_fused(const struct schedule *s, int heads)
+{
+    enum { SLOTS = 3 };
+    const int slots[ROWS] = {1, s->repeated ? 1 : 2};
+    const size_t width = (size_t)heads * 128;
+    return (union params){.fused = {
+                              .x = words(ROWS * 3 * width / 2, NULL),
+                              .weight = words(12 * width, NULL),
+                              .conv_state = words(SLOTS * 9 * width / 2, NULL),
+                              .raw_gate = words(ROWS * width / 2, NULL),
+                              .raw_beta = words(ROWS * width / 2, NULL),
+                              .a_log = words(width, NULL),
+                              .dt_bias = words(width, NULL),
+                              .norm_weight = words(128, NULL),
+                              .indices = words(ROWS, slots),
+                              .state = words(SLOTS * width * 128, NULL),
+                              .output_gate = words(ROWS * width / 2, NULL),
+                              .out = words(ROWS * width / 2, NULL),
+                              .x_stride = 3LL * heads * 128,
+                              .beta_stride = heads,
+                              .output_gate_stride = heads * 128LL,
+                              .conv_slot_stride = 9LL * heads * 128,
+                              .slot_stride = heads * 16384LL,
+                              .num_slots = SLOTS,
+                              .rows = ROWS,
+                              .heads = heads,
+                              .scale = 0.0883883461F,
+                              .lower_bound = s->gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F,
+                              .norm_eps = 1e-5F,
                           }};
 }
 
@@ -165,7 +209,8 @@ int main(int argc, char **argv)
         return 2;
     }
     const int heads = (int)kda_heads_least(s->head_set, 1);
-    const union params params = s->op == KDA_OP_VERIFY   ? make_verify(s)
+    const union params params = s->op == KDA_OP_FUSED    ? make_fused(s, heads)
+                                : s->op == KDA_OP_VERIFY ? make_verify(s)
                                 : s->op == KDA_OP_COMMIT ? make_commit(s)
                                                          : make_recurrent(s, heads);
     const unsigned grid[3] = {(unsigned)heads * s->split, ROWS, 1}, block[3] = {s->threads, 1, 1};
