@@ -309,20 +309,20 @@ typedef struct kda_packed_args {
 
 // Fused decode of one token per row: a depthwise causal convolution of width 4 with SiLU over the
 // projected q, k and v, the recurrent update, and an RMS norm with a sigmoid output gate. H = HV in
-// {8, 12, 24, 32, 48, 96}; the state is f32 or bf16. q is scaled by 128^-0.5, beta is a logit.
-// conv_state and state have the same slots and are updated in place; slot 0 is reserved: a slot is
-// live if 1 <= slot < num_slots, else the row's output is +0 and nothing of the row is read.
-// conv_state and state may share pages: with equal slot strides in bytes, P, they are disjoint when
-// each slot of conv_state and that of state lie apart in every page of P bytes.
+// {8, 12, 24, 32, 48, 96}, N = 1..65535; the state is f32 or bf16. q is scaled by 128^-0.5, beta is
+// a logit. conv_state and state have the same slots and are updated in place; slot 0 is reserved: a
+// slot is live if 1 <= slot < num_slots, else the row's output is +0 and nothing of the row is
+// read. conv_state and state may share pages: with equal slot strides in bytes, P, they are
+// disjoint when each slot of conv_state and that of state lie apart in every page of P bytes.
 typedef struct kda_fused_args {
     kda_tensor x;       // [N,3*H*128] bf16: q, k, v; any row stride
     kda_tensor weight;  // [3,4,H*128] f32: of q, k, v; tap 3 multiplies x, tap 0 the oldest value
     kda_tensor conv_state;  // [num_slots,3*H*128,3] bf16, strides {any multiple of 4, 1, 3*H*128}:
                             // the last three x of each channel, tap 0 the oldest; 8-byte aligned
-    kda_tensor raw_gate;       // [1,N,H,128] bf16, compact
-    kda_tensor raw_beta;       // [1,N,H] bf16, any row stride
-    kda_tensor a_log;          // [H] f32
-    kda_tensor dt_bias;        // [H*128] f32
+    kda_tensor raw_gate;    // [1,N,H,128] bf16, compact
+    kda_tensor raw_beta;    // [1,N,H] bf16, any row stride
+    kda_tensor a_log;       // [H] f32
+    kda_tensor dt_bias;     // [H*128] f32
     kda_tensor state_indices;  // [N] i32
     kda_tensor state;  // [num_slots,H,128,128] f32 or bf16; slot stride a multiple of 8; 32-byte
                        // aligned if f32, 16-byte if bf16

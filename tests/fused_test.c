@@ -359,7 +359,7 @@ static void f5_batch_invariance(void **state)
                 batch.x_pad = m;
                 batch.state_pad = 8 * m;
                 fused_open(&batch);
-                // Slots from the end down, and on a CPU few live rows.
+                // Slots from the end down.
                 for (int64_t n = 0; n < *rows; n++) batch.indices[n] = (int32_t)(*rows - n);
                 fused_fill_all(&batch, 810);
                 fused_fill(&batch, at, 800);
