@@ -23,17 +23,22 @@ class current_context:
 
 
 class DeviceTensor:
-    """Compact device memory of a shape: what a call allocates where there is no torch.
+    """Device memory of a shape: what a call allocates where there is no torch.
 
-    shape: extents; dtype: 'bf16', 'f32' or 'i32'; device: its number. Exports DLPack, so that a framework can view it;
-    the memory is freed with the last of this object and its capsules. Raises DeviceError where there is no device.
+    shape: extents; dtype: 'bf16', 'f32' or 'i32'; device: its number; strides: in elements, None: compact. Exports
+    DLPack, so that a framework can view it; the memory is freed with the last of this object and its capsules. Raises
+    DeviceError where there is no device.
     """
 
     _CODES = {'bf16': (4, 16), 'f32': (2, 32), 'i32': (0, 32)}
 
-    def __init__(self, shape, dtype='bf16', device=0):
+    def __init__(self, shape, dtype='bf16', device=0, strides=None):
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
-        self.nbytes = math.prod(self.shape) * self._CODES[dtype][1] // 8
+        self.strides = None if strides is None else tuple(strides)
+        elements = math.prod(self.shape)
+        if strides is not None and elements:
+            elements = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides))
+        self.nbytes = elements * self._CODES[dtype][1] // 8
         self._cuda = _library.bundle.context(device).cuda
         address = ctypes.c_uint64()
         with current_context(self._cuda):
@@ -46,7 +51,7 @@ class DeviceTensor:
                 driver.call('cuMemFree_v2', ctypes.c_uint64(self.address))
 
     def write(self, data):
-        """Copies `nbytes` bytes from the host."""
+        """Copies `nbytes` bytes from the host, the gaps between elements included."""
         if len(data) != self.nbytes:
             raise ValueError(f'{len(data)} bytes for a tensor of {self.nbytes}')
         with current_context(self._cuda):
@@ -89,9 +94,11 @@ class _Export:
         code, bits = owner._CODES[owner.dtype]
         self.owner = owner
         self.shape = (ctypes.c_int64 * len(owner.shape))(*owner.shape)
+        self.strides = owner.strides and (ctypes.c_int64 * len(owner.shape))(*owner.strides)
         self.managed = _Managed(
             _abi.kda_dl_tensor(data=owner.address, device_type=CUDA, device_id=owner.device, ndim=len(owner.shape),
-                               code=code, bits=bits, lanes=1, shape=ctypes.addressof(self.shape)),
+                               code=code, bits=bits, lanes=1, shape=ctypes.addressof(self.shape),
+                               strides=self.strides and ctypes.addressof(self.strides)),
             None, ctypes.cast(_deleted, ctypes.c_void_p).value)
 
     def hand_out(self):
