@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns the first half of the host contract of recurrent decode: scalars, gate parameters and the
-// form of the call. Knows no accepted combinations: those are the bundle's. Invariant: a caller's
-// number is used only after the check that bounds it.
+// Owns the first half of the host contract of recurrent decode: scalars and the form of the call.
+// Knows no accepted combinations: those are the bundle's. Invariant: a caller's number is used only
+// after the check that bounds it.
 #include "loader/form.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 #include "loader/error.h"
 #include "loader/route.h"
@@ -21,82 +20,24 @@ static kda_status check_arguments(struct kda_form *form, const kda_recurrent_arg
     if (args->flags & ~(KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL))
         return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, known bits are 0x%x", operation,
                         args->flags, KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL);
-    const uint32_t q_rank = args->q.rank, v_rank = args->v.rank;
-    if (q_rank < 3 || v_rank < 3)
-        return kda_fail(err, KDA_E_SHAPE, "%s: %s has rank %u, must be 3 or 4", operation,
-                        q_rank < 3 ? "q" : "v", q_rank < 3 ? q_rank : v_rank);
-    const int64_t key = args->q.extent[q_rank - 1], value = args->v.extent[v_rank - 1];
-    if (key != KDA_D || value != KDA_D)
-        return kda_fail(err, KDA_E_UNSUPPORTED,
-                        "%s: does not support K = %" PRId64 ", V = %" PRId64
-                        "; supported: K = V = %d",
-                        operation, key, value, KDA_D);
-    const int64_t heads = args->q.extent[q_rank - 2], value_heads = args->v.extent[v_rank - 2];
-    if (heads < 1 || value_heads < heads || value_heads % heads)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: H = %" PRId64 " of q and HV = %" PRId64
-                        " of v, must be HV >= H >= 1 with HV a multiple of H",
-                        operation, heads, value_heads);
-    form->problem.heads = heads;
-    form->problem.value_heads = value_heads;
-    return KDA_OK;
-}
-
-static kda_status check_gate(const struct kda_form *form, const kda_recurrent_args *args,
-                             kda_error *err)
-{
-    const char *const operation = form->call.operation;
-    const bool in_kernel = args->gate == KDA_GATE_LOWER_BOUND || args->gate == KDA_GATE_SOFTPLUS;
-    const struct {
-        const char *name;
-        bool given;
-    } parameters[] = {{"A_log", kda_tensor_given(&args->a_log)},
-                      {"dt_bias", kda_tensor_given(&args->dt_bias)}};
-    for (size_t i = 0; i < sizeof(parameters) / sizeof(parameters[0]); i++) {
-        if (in_kernel && !parameters[i].given)
-            return kda_fail(err, KDA_E_ARGUMENT,
-                            "%s: %s is missing, the %s gate is computed in the kernel and needs it",
-                            operation, parameters[i].name, kda_gate_name(args->gate));
-        if (args->gate == KDA_GATE_PRECOMPUTED && parameters[i].given)
-            return kda_fail(err, KDA_E_ARGUMENT,
-                            "%s: %s is extra, must be omitted with the precomputed gate", operation,
-                            parameters[i].name);
-    }
-    const float bound = args->lower_bound;
-    if (!isfinite(bound) || bound > 0)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: lower_bound is %g, must be finite and below 0 (0 stands for none)",
-                        operation, (double)bound);
-    if (args->gate == KDA_GATE_LOWER_BOUND && bound >= 0)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: lower_bound is missing (%g), must be below 0 with its gate", operation,
-                        (double)bound);
-    if (args->gate == KDA_GATE_PRECOMPUTED && bound < 0)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: lower_bound %g is extra, must be 0 with the precomputed gate",
-                        operation, (double)bound);
-    return KDA_OK;
+    return kda_parts_projections(operation, &args->q, &args->v, &form->problem, err);
 }
 
 static kda_status check_scalars(const struct kda_form *form, const kda_recurrent_args *args,
                                 kda_error *err)
 {
-    const char *const operation = form->call.operation;
-    if (!isfinite(args->scale))
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: scale is %g, must be finite", operation,
-                        (double)args->scale);
-    if (args->beta_is_logit != 0 && args->beta_is_logit != 1)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: beta_is_logit is %d, must be 0 or 1", operation,
-                        args->beta_is_logit);
-    const bool speculative = args->flags & KDA_FLAG_SPECULATIVE;
-    if (speculative && args->num_spec_tokens < 1)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: num_spec_tokens is %d, must be >= 1 when given",
-                        operation, args->num_spec_tokens);
-    if (!speculative && args->num_spec_tokens)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: num_spec_tokens is %d, must be 0 without KDA_FLAG_SPECULATIVE",
-                        operation, args->num_spec_tokens);
-    return check_gate(form, args, err);
+    const struct kda_scalars scalars = {
+        .gate = args->gate,
+        .lower_bound = args->lower_bound,
+        .scale = args->scale,
+        .beta_is_logit = args->beta_is_logit,
+        .num_spec_tokens = args->num_spec_tokens,
+        .least_spec_tokens = 1,
+        .flags = args->flags,
+        .a_log = kda_tensor_given(&args->a_log),
+        .dt_bias = kda_tensor_given(&args->dt_bias),
+    };
+    return kda_parts_scalars(form->call.operation, &scalars, err);
 }
 
 // ------------------------------------------------------------------------------- 4: accepted calls
@@ -130,9 +71,6 @@ static kda_status check_form(struct kda_form *form, const kda_recurrent_args *ar
     form->problem.gate = args->gate;
     form->problem.state_type = KDA_BF16;
     form->problem.mode = 0;
-    form->tokens = tokens;
-    form->lead = packed ? 1 : 2;
-    form->token_dim = !packed && tokens > 1;
     form->problem.tokens = tokens > INT32_MAX ? INT32_MAX : (int32_t)tokens;
     form->problem.rows = packed ? cu_extent - (cu_extent > 0) : args->q.extent[0];
     if (form->problem.rows < 1 || args->q.extent[0] < 1)
@@ -140,6 +78,13 @@ static kda_status check_form(struct kda_form *form, const kda_recurrent_args *ar
                         "%s: does not support N = %" PRId64 " with q shape[0] = %" PRId64
                         "; supported: N = 1..%d and no empty tensors",
                         operation, form->problem.rows, args->q.extent[0], KDA_ROWS_MAX);
+    form->layout = (struct kda_tokens){
+        .rows = form->problem.rows,
+        .tokens = tokens,
+        .lead = packed ? 1 : 2,
+        .dim = !packed && tokens > 1,
+        .total_is = "where the first extent is N*T and cu_seqlens has N+1 elements",
+    };
     return KDA_OK;
 }
 
@@ -155,17 +100,14 @@ static kda_status check_accepted(const kda_context *context, struct kda_form *fo
     uint32_t body = 0;
     const kda_status status = kda_route_accept(context->bundle, &form->problem, &body, err);
     if (status != KDA_OK) return status;
+    form->layout.total = form->layout.rows * form->layout.tokens;
     form->body_flags = context->bundle->bodies[body].flags;
     if (args->beta_is_logit && !(form->body_flags & KDA_BODY_LOGIT_BETA))
         return kda_fail(err, KDA_E_UNSUPPORTED,
                         "%s: does not support beta_is_logit = 1 at T = %" PRId64
                         " with the %s gate; supported: 0",
-                        operation, form->tokens, kda_gate_name(args->gate));
-    if (args->gate != KDA_GATE_LOWER_BOUND && args->lower_bound < 0)
-        return kda_fail(err, KDA_E_UNSUPPORTED,
-                        "%s: does not support lower_bound = %g with the %s gate; supported: 0",
-                        operation, (double)args->lower_bound, kda_gate_name(args->gate));
-    return KDA_OK;
+                        operation, form->layout.tokens, kda_gate_name(args->gate));
+    return kda_parts_bound(operation, args->gate, args->lower_bound, err);
 }
 
 kda_status kda_form_check(const kda_context *context, const kda_recurrent_args *args,

@@ -6,16 +6,12 @@
 #define KDA_LOADER_FORM_H
 
 #include "loader/context.h"
-#include "loader/tensor.h"
-
-enum { KDA_D = 128 };
+#include "loader/parts.h"
 
 struct kda_form {
     struct kda_call call;
     kda_problem problem;
-    int64_t tokens;       // T
-    uint32_t lead;        // token tensors begin with [N,T], 2, or packed with [N*T], 1
-    uint32_t token_dim;   // the dimension whose stride is the token stride
+    struct kda_tokens layout;
     uint32_t body_flags;  // of all bodies of this T and gate
 };
 

@@ -343,9 +343,9 @@ typedef struct kda_fused_args {
 //   batched  q, k [N,T,H,128]  v, g, out [N,T,HV,128]  beta [N,T,HV]
 //   packed   q, k [tok,H,128]  v, g, out [tok,HV,128]  beta [tok,HV], with cu_seqlens; tok <= N*T
 // In the packed form T is num_spec_tokens + 1 if given, else the token dimension of the caches if
-// given, else 16. A longer row is cut there. tok = 0 succeeds without a launch. Token strides are
-// free, and no token tensor needs more than 2-byte alignment. A slot is live if
-// null_min <= slot < num_slots; with caches, live slots of different rows must differ.
+// given, else 16. A longer row is cut there. tok = 0 is checked as any call and succeeds without a
+// launch. Token strides are free, and no token tensor needs more than 2-byte alignment. A slot is
+// live if null_min <= slot < num_slots; with caches, live slots of different rows must differ.
 // For token t of a live row the caches receive what a later commit needs: the f32 correction
 // w = beta*(v - S k), and the raw key and gate, bit for bit. Everything else in them keeps its
 // bits.
@@ -358,8 +358,9 @@ typedef struct kda_verify_args {
     kda_tensor ssm_state_indices;  // optional [N] i32; default slot n
     kda_tensor cu_seqlens;         // optional [N+1] i32: the packed form
     kda_tensor correction_cache;   // optional [num_slots,HV,T_cache,128] f32, T_cache >= T; 16-byte
-                                   // aligned, outer strides multiples of 4
-    kda_tensor kg_cache;           // [num_slots,HV,T_cache,256] bf16, with correction_cache only
+                                   // aligned, outer strides multiples of 4 and at least 128
+    kda_tensor kg_cache;           // [num_slots,HV,T_cache,256] bf16, with correction_cache only;
+                                   // outer strides at least 256
     kda_tensor num_accepted_tokens;  // must be omitted: acceptance is the commit's
     kda_gate gate;
     int32_t num_spec_tokens;  // T - 1, >= 0; needs KDA_FLAG_SPECULATIVE
@@ -375,7 +376,8 @@ typedef struct kda_verify_args {
 // Folds the first accepted tokens of a verified window into the pool, in place: the state that
 // decoding them one by one would have stored. A row of 0 accepted tokens, or of a null slot, keeps
 // the bits of its state. Live slots of different rows must differ, and the caches must hold a
-// verify, from this very state, of at least as many tokens as are accepted.
+// verify, from this very state, of at least as many tokens as are accepted. T_cache may be larger
+// than any window: a problem's T is the smaller one of T_cache and 16.
 typedef struct kda_commit_args {
     kda_tensor state;             // as for kda_verify; updated
     kda_tensor correction_cache;  // as for kda_verify; read

@@ -22,8 +22,11 @@ static const struct known_params {
 #undef KNOWN
 };
 
+static bool is_empty(const struct kda_launch *launch) { return !launch->grid[0]; }
+
 static kda_status run(const struct kda_launch *launch, CUstream stream, kda_error *err)
 {
+    if (is_empty(launch)) return KDA_OK;
     const struct kda_driver *const driver = launch->context->driver;
     // The driver only reads what these point to; its declaration lacks the const.
     void *params[] = {(void *)(uintptr_t)&launch->params};
@@ -104,6 +107,7 @@ kda_status kda_launch_describe(kda_context *context, const char *operation,
 
 kda_status kda_launch_now(struct kda_launch *launch, CUstream stream, kda_error *err)
 {
+    if (is_empty(launch)) return KDA_OK;
     const kda_status status = kda_context_function(launch->context, launch->operation,
                                                    launch->cubin, stream, &launch->function, err);
     return status == KDA_OK ? run(launch, stream, err) : status;

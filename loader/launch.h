@@ -14,7 +14,7 @@ struct __attribute__((may_alias)) kda_launch {
     const char *operation;  // static
     CUfunction function;
     uint32_t cubin;
-    uint32_t grid[2], block, smem;
+    uint32_t grid[2], block, smem;  // a grid of no CTA: succeed and ask the driver for nothing
     bool pdl;
     union kda_params {
         struct kda_recurrent_params recurrent;  // and packed

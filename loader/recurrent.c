@@ -31,54 +31,32 @@ static const struct kda_operand operands[OPERANDS] = {
 
 // ------------------------------------------------------------------------------------------ shapes
 
-static kda_status check_token_shape(const struct kda_form *form, uint32_t operand, int64_t heads,
-                                    kda_error *err)
-{
-    const int64_t rows = form->problem.rows;
-    const bool packed = form->lead == 1;
-    const int64_t extents[2][4] = {{rows, form->tokens, heads, KDA_D},
-                                   {rows * form->tokens, heads, KDA_D}};
-    const uint32_t rank = form->lead + (operand == BETA ? 1 : 2);
-    return kda_operand_shape(
-        &form->call, operand, rank, extents[packed],
-        packed ? "where the first extent is N*T and cu_seqlens has N+1 elements" : "", err);
-}
-
 static kda_status check_shapes(const struct kda_form *form, kda_error *err)
 {
     const struct kda_call *const call = &form->call;
     const int64_t rows = form->problem.rows, heads = form->problem.heads,
                   value_heads = form->problem.value_heads;
-    const int64_t slots = kda_call_tensor(call, STATE)->extent[0];
-    kda_status status;
-    if (slots < 1)
-        return kda_fail(err, KDA_E_SHAPE,
-                        "%s: state shape[0] (num_slots) is %" PRId64 ", must be at least 1",
-                        call->operation, slots);
-    for (uint32_t i = Q; i <= BETA; i++) {
-        status = check_token_shape(form, i, i == Q || i == K ? heads : value_heads, err);
-        if (status != KDA_OK) return status;
+    const struct kda_tokens *const layout = &form->layout;
+    kda_status status = KDA_OK;
+    for (uint32_t i = Q; i <= OUT && status == KDA_OK; i++) {
+        if (i > BETA && i < OUT) continue;
+        status = kda_parts_token_shape(call, i, layout, i == Q || i == K ? heads : value_heads,
+                                       i == BETA, err);
     }
-    status = check_token_shape(form, OUT, value_heads, err);
-    if (status != KDA_OK) return status;
-    status = kda_operand_shape(call, STATE, 4, (const int64_t[]){slots, value_heads, KDA_D, KDA_D},
-                               "", err);
+    if (status == KDA_OK) status = kda_parts_pool_shape(call, STATE, value_heads, err);
     if (status != KDA_OK) return status;
 
     const kda_tensor *const indices = kda_call_tensor(call, INDICES);
     if (kda_tensor_given(indices)) {
-        const bool flat = form->tokens == 1 && indices->rank == 1;
+        const bool one = layout->tokens == 1;
         status = kda_operand_shape(
-            call, INDICES, flat ? 1 : 2, (const int64_t[]){rows, form->tokens},
-            form->tokens == 1 ? "shape[0] is N (1D or 2D)" : "2D with shape[0] = N, shape[1] = T",
-            err);
-        if (status != KDA_OK) return status;
-    } else if (slots < rows * form->tokens) {
-        return kda_fail(err, KDA_E_SHAPE,
-                        "%s: state has num_slots = %" PRId64
-                        ", default indices need at least N*T = %" PRId64,
-                        call->operation, slots, rows * form->tokens);
+            call, INDICES, one && indices->rank == 1 ? 1 : 2,
+            (const int64_t[]){rows, layout->tokens},
+            one ? "shape[0] is N (1D or 2D)" : "2D with shape[0] = N, shape[1] = T", err);
+    } else {
+        status = kda_parts_default_slots(call, STATE, layout->total, "N*T", err);
     }
+    if (status != KDA_OK) return status;
     if (kda_tensor_given(kda_call_tensor(call, CU_SEQLENS))) {
         status = kda_operand_shape(call, CU_SEQLENS, 1, (const int64_t[]){rows + 1}, "N+1", err);
         if (status != KDA_OK) return status;
@@ -94,23 +72,6 @@ static kda_status check_shapes(const struct kda_form *form, kda_error *err)
 
 // ----------------------------------------------------------------------------------------- strides
 
-// A token tensor whose token stride is free, but for `least` and `multiple`.
-static kda_status check_token_stride(const struct kda_form *form, uint32_t operand, int64_t least,
-                                     int64_t multiple, kda_error *err)
-{
-    const struct kda_call *const call = &form->call;
-    kda_status status = kda_operand_compact(call, operand, form->lead, err);
-    if (status != KDA_OK) return status;
-    status = kda_operand_pitch(call, operand, form->token_dim, least, multiple, err);
-    if (status != KDA_OK || form->token_dim == 0) return status;
-    // Rows follow each other as tokens do. The range check has bounded the product.
-    const int64_t *const stride = kda_call_tensor(call, operand)->stride;
-    if (stride[0] == form->tokens * stride[1]) return KDA_OK;
-    return kda_fail(
-        err, KDA_E_STRIDE, "%s: %s stride[0] is %" PRId64 ", must be T*stride[1] = %" PRId64,
-        call->operation, call->operands[operand].name, stride[0], form->tokens * stride[1]);
-}
-
 static kda_status check_strides(const struct kda_form *form, kda_error *err)
 {
     const struct kda_call *const call = &form->call;
@@ -120,12 +81,13 @@ static kda_status check_strides(const struct kda_form *form, kda_error *err)
     for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++) {
         if (!kda_tensor_given(kda_call_tensor(call, i))) continue;
         if (i == STATE) {
-            status = kda_operand_compact(call, i, 1, err);
-            if (status == KDA_OK) status = kda_operand_pitch(call, i, 0, values * KDA_D, 8, err);
+            status = kda_parts_pool_stride(call, i, form->problem.value_heads, err);
         } else if (i == BETA && free_strides) {
-            status = check_token_stride(form, i, form->problem.value_heads, 1, err);
+            status =
+                kda_parts_token_stride(call, i, &form->layout, form->problem.value_heads, 1, err);
         } else if (i == G || (i < G && free_strides)) {
-            status = check_token_stride(form, i, i == Q || i == K ? keys : values, 4, err);
+            status = kda_parts_token_stride(call, i, &form->layout,
+                                            i == Q || i == K ? keys : values, 4, err);
         } else {
             status = kda_operand_compact(call, i, 0, err);
         }
@@ -143,8 +105,8 @@ __attribute__((always_inline)) static inline bool tokens_fit(const struct kda_fo
 {
     const kda_tensor *const tensor = kda_call_tensor(&form->call, operand);
     const int64_t *const extent = tensor->extent, *const stride = tensor->stride;
-    const int64_t tok = form->problem.rows * form->tokens, step = stride[form->token_dim];
-    const uint32_t lead = form->lead, rank = operand == BETA ? lead + 1 : lead + 2;
+    const int64_t tok = form->layout.total, step = stride[form->layout.dim];
+    const uint32_t lead = form->layout.lead, rank = operand == BETA ? lead + 1 : lead + 2;
     const int64_t size = operand == BETA ? heads : heads * KDA_D;
     // Below 2^30, so that the products fit 64 bits.
     if (tensor->rank != rank || step < size || step >> 30 ||
@@ -155,10 +117,10 @@ __attribute__((always_inline)) static inline bool tokens_fit(const struct kda_fo
     if (lead == 1)
         wrong |= extent[0] ^ tok;
     else
-        wrong |= (extent[0] ^ form->problem.rows) | (extent[1] ^ form->tokens) |
-                 (form->tokens > 1 ? stride[0] ^ form->tokens * step
-                  : multiple       ? stride[1] < 1
-                                   : stride[1] ^ step);
+        wrong |= (extent[0] ^ form->problem.rows) | (extent[1] ^ form->layout.tokens) |
+                 (form->layout.tokens > 1 ? stride[0] ^ form->layout.tokens * step
+                  : multiple              ? stride[1] < 1
+                                          : stride[1] ^ step);
     const uint64_t begin = (uint64_t)(uintptr_t)tensor->data,
                    bytes = (uint64_t)((tok - 1) * step + size) * 2;
     *out = (struct kda_range){begin, begin + bytes};
@@ -185,10 +147,10 @@ static bool indices_fit(const struct kda_form *form, int64_t slots, struct kda_r
 {
     const struct kda_call *const call = &form->call;
     const kda_tensor *const indices = kda_call_tensor(call, INDICES);
-    const int64_t rows = form->problem.rows, extents[2] = {rows, form->tokens};
-    if (!kda_tensor_given(indices) || (form->tokens == 1 && indices->rank == 1))
+    const int64_t rows = form->problem.rows, extents[2] = {rows, form->layout.tokens};
+    if (!kda_tensor_given(indices) || (form->layout.tokens == 1 && indices->rank == 1))
         return vector_fits(call, INDICES, rows, out) &&
-               (kda_tensor_given(indices) || slots >= rows * form->tokens);
+               (kda_tensor_given(indices) || slots >= form->layout.total);
     return kda_operand_fits(call, INDICES, 2, extents, rows, 0, out);
 }
 
@@ -234,7 +196,7 @@ static kda_status check_tensors(const struct kda_form *form, kda_error *err)
 static void fill(const struct kda_form *form, const kda_recurrent_args *args,
                  struct kda_recurrent_params *out)
 {
-    const uint32_t dim = form->token_dim;
+    const uint32_t dim = form->layout.dim;
     // With every member named, nothing is cleared first.
     *out = (struct kda_recurrent_params){
         .q = kda_tensor_address(&args->q),
@@ -248,14 +210,14 @@ static void fill(const struct kda_form *form, const kda_recurrent_args *args,
         .out = kda_tensor_address(&args->out),
         .cu_seqlens = kda_tensor_address(&args->cu_seqlens),
         .indices = kda_tensor_address(&args->ssm_state_indices),
-        .accepted = form->tokens > 1 ? kda_tensor_address(&args->num_accepted_tokens) : 0,
+        .accepted = form->layout.tokens > 1 ? kda_tensor_address(&args->num_accepted_tokens) : 0,
         .q_stride = args->q.stride[dim],
         .k_stride = args->k.stride[dim],
         .v_stride = args->v.stride[dim],
         .g_stride = args->g.stride[dim],
         .beta_stride = args->beta.stride[dim],
         .slot_stride = args->state.stride[0],
-        .tok = form->problem.rows * form->tokens,
+        .tok = form->layout.total,
         .num_slots = (int)args->state.extent[0],
         .rows = (int)form->problem.rows,
         .heads = (int)form->problem.heads,

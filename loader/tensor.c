@@ -140,7 +140,8 @@ kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range
         if (!call->operands[i].written) continue;
         const uint64_t begin = ranges[i].begin, end = ranges[i].end;
         for (uint32_t j = 0; j < call->count; j++) {
-            if (begin >= ranges[j].end || ranges[j].begin >= end || j == i) continue;
+            const bool empty = begin == end || ranges[j].begin == ranges[j].end;
+            if (empty || begin >= ranges[j].end || ranges[j].begin >= end || j == i) continue;
             return kda_fail(err, KDA_E_OVERLAP,
                             "%s: %s [0x%" PRIx64 ", 0x%" PRIx64 ") overlaps %s [0x%" PRIx64
                             ", 0x%" PRIx64 "), they must be disjoint",

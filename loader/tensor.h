@@ -12,7 +12,7 @@
 #include "loader/checked.h"
 #include "loader/kda.h"
 
-#define KDA_MAX_OPERANDS 12
+#define KDA_MAX_OPERANDS 13
 
 struct kda_operand {
     const char *name;

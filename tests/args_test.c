@@ -6,11 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "tests/rig.h"
-
-static kda_context *context;
+#include "tests/args.h"
 
 // ------------------------------------------------------------------------------------- valid calls
 
@@ -20,29 +17,6 @@ static const struct rig_shape DENSE = {KDA_GATE_PRECOMPUTED, 1, false, 3, 2, 4, 
                               FIVE = {KDA_GATE_PRECOMPUTED, 5, true, 2, 1, 2, 10},
                               BOUND = {KDA_GATE_LOWER_BOUND, 3, true, 2, 16, 16, 6},
                               SOFTPLUS = {KDA_GATE_SOFTPLUS, 1, false, 3, 2, 2, 8};
-
-static struct rig_shape shape_of(kda_gate gate, int tokens, bool packed, int64_t rows,
-                                 int64_t heads, int64_t value_heads)
-{
-    return (struct rig_shape){gate, tokens, packed, rows, heads, value_heads, rows * tokens};
-}
-
-static void move(kda_tensor *tensor, uint64_t bytes)
-{
-    tensor->data = (char *)tensor->data + bytes;
-}
-
-// `tensor` begins where `other` ends, or one element before that.
-static void touch(kda_tensor *tensor, const kda_tensor *other)
-{
-    tensor->data = other->data;
-    move(tensor, rig_bytes(other));
-}
-static void collide(kda_tensor *tensor, const kda_tensor *other)
-{
-    tensor->data = other->data;
-    move(tensor, (rig_bytes(other) - 1) / 16 * 16);
-}
 
 // q, k and v as slices of rows of 3*H*128 + pad elements.
 static void slice(kda_recurrent_args *a, int64_t pad)
@@ -55,8 +29,6 @@ static void slice(kda_recurrent_args *a, int64_t pad)
         tensors[i]->stride[0] = tensors[i]->stride[1] = 3 * width + pad;
     }
 }
-
-static void omit(kda_tensor *tensor) { *tensor = (kda_tensor){0}; }
 
 // ------------------------------------------------------------------------------------------ tables
 
@@ -91,18 +63,6 @@ struct packed_case {
 };
 
 // ----------------------------------------------------------------------------------------- runners
-
-static const kda_plan untouched = {.opaque = {0x5a5a, 1, 2, 3}};
-
-static void check_refusal(kda_status status, const kda_error *err, kda_status wanted,
-                          const char *words, const char *operation, const kda_plan *plan,
-                          soft_counters before)
-{
-    rig_refused(status, err, wanted, words);
-    assert_memory_equal(err->text, operation, strlen(operation));
-    assert_memory_equal(plan, &untouched, sizeof(untouched));
-    assert_int_equal(rig.soft_count().calls, before.calls);
-}
 
 static void recurrent_refused(void **state)
 {
@@ -280,21 +240,6 @@ static void forced(void **state)
             assert_string_equal(last.target, targets[j]);
         }
     }
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_start(10, 0);
-    context = rig_context();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    kda_context_close(&context);
-    return rig.soft_count().live_modules != 0;
 }
 
 int main(int argc, char **argv)

@@ -156,3 +156,46 @@ kda_packed_args rig_packed(int64_t rows, int64_t slots)
         .out = RIG_TENSOR(place(7), KDA_BF16, rows, 1, 12, 128),
     };
 }
+
+kda_verify_args rig_verify(struct rig_shape shape)
+{
+    const int64_t n = shape.rows, t = shape.tokens, hv = shape.value_heads;
+    const kda_recurrent_args like = rig_recurrent(shape);
+    return (kda_verify_args){
+        .q = like.q,
+        .k = like.k,
+        .v = like.v,
+        .g = like.g,
+        .beta = like.beta,
+        .a_log = like.a_log,
+        .dt_bias = like.dt_bias,
+        .state = like.state,
+        .out = like.out,
+        .ssm_state_indices = RIG_TENSOR(place(9), KDA_I32, n),
+        .cu_seqlens = like.cu_seqlens,
+        .correction_cache = RIG_TENSOR(place(12), KDA_F32, shape.slots, hv, t, 128),
+        .kg_cache = RIG_TENSOR(place(13), KDA_BF16, shape.slots, hv, t, 256),
+        .gate = shape.gate,
+        .num_spec_tokens = shape.tokens - 1,
+        .scale = like.scale,
+        .lower_bound = like.lower_bound,
+        .flags = KDA_FLAG_SPECULATIVE,
+    };
+}
+
+kda_commit_args rig_commit(struct rig_shape shape)
+{
+    const kda_verify_args like = rig_verify(shape);
+    return (kda_commit_args){
+        .state = like.state,
+        .correction_cache = like.correction_cache,
+        .kg_cache = like.kg_cache,
+        .ssm_state_indices = like.ssm_state_indices,
+        .num_accepted_tokens = RIG_TENSOR(place(11), KDA_I32, shape.rows),
+        .a_log = like.a_log,
+        .dt_bias = like.dt_bias,
+        .gate = shape.gate,
+        .heads = (int32_t)shape.heads,
+        .lower_bound = like.lower_bound,
+    };
+}
