@@ -4,9 +4,8 @@
 // no kernel.
 //
 //   @KEY@                     the row's value
-//   //@if KEY == VALUE        whole-line condition, also with !=; VALUE may be A|B; nests; closed
-//   by
-//                             //@end
+//   //@if KEY == VALUE        whole-line condition, also with !=; VALUE may be A|B; several are
+//                             joined by " or "; nests; closed by //@end
 //   //@include NAME           gen/NAME.cu.in without its licence line, expanded for the same row
 //   //@params                 the text between those markers of manifest/params.h that name the
 //                             row's operator
@@ -44,23 +43,31 @@ enum {
     OCCUPANCY,
     EQUAL_HEADS,
     LOGIT_BETA,
+    PARAMS,
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
     "NAME",  "TEMPLATE", "OP",   "TOKENS",    "GATE",        "STATE",      "MODES",
-    "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA",
+    "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "PARAMS",
 };
 
 struct row {
     const char *values[KEY_COUNT];
 };
 
+// The struct that the operator's bodies take.
+#define PARAMS_RECURRENT "kda_recurrent_params"
+#define PARAMS_PACKED PARAMS_RECURRENT
+#define PARAMS_FUSED "kda_fused_params"
+#define PARAMS_VERIFY "kda_verify_params"
+#define PARAMS_COMMIT "kda_commit_params"
+
 #define BIT(flags, bit) (((flags) & (bit)) != 0 ? "1" : "0")
 static const struct row rows[] = {
 #define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
                      occupancy, heads, rows, flags)                                                \
     {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
-      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA)}},
+      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA), PARAMS_##op}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };
@@ -186,15 +193,12 @@ static bool is_name(const char *key, const char *value, size_t size)
     return *names;
 }
 
-// `//@if KEY == VALUE` or `//@if KEY != VALUE`, where VALUE may be several, separated by '|'.
-static bool holds(const struct source *source, unsigned number, const char *line, size_t size,
-                  const struct row *row)
+// One `KEY == VALUE` or `KEY != VALUE`, where VALUE may be several, separated by '|'.
+static bool term_holds(const struct source *source, unsigned number, const char *term,
+                       const struct row *row)
 {
-    char key[32], relation[3], value[64], rest[2], copy[160];
-    if (size >= sizeof copy) die("%s:%u: condition too long", source->path, number);
-    memcpy(copy, line, size);
-    copy[size] = '\0';
-    if (sscanf(copy, "//@if %31s %2s %63s %1s", key, relation, value, rest) != 3 ||
+    char key[32], relation[3], value[64], rest[2];
+    if (sscanf(term, "%31s %2s %63s %1s", key, relation, value, rest) != 3 ||
         (strcmp(relation, "==") != 0 && strcmp(relation, "!=") != 0))
         die("%s:%u: expected //@if KEY == VALUE or //@if KEY != VALUE", source->path, number);
     const char *found = find_value(row, key, strlen(key));
@@ -208,6 +212,27 @@ static bool holds(const struct source *source, unsigned number, const char *line
         word += length + (word[length] == '|');
     }
     return equal == (relation[0] == '=');
+}
+
+// The terms of a `//@if` line, joined by " or ".
+static bool holds(const struct source *source, unsigned number, const char *line, size_t size,
+                  const struct row *row)
+{
+    static const char open[] = "//@if ", join[] = " or ";
+    char copy[160];
+    if (size >= sizeof copy) die("%s:%u: condition too long", source->path, number);
+    memcpy(copy, line, size);
+    copy[size] = '\0';
+    bool any = false;
+    for (char *term = copy + strlen(open), *next; term; term = next) {
+        next = strstr(term, join);
+        if (next) {
+            *next = '\0';
+            next += strlen(join);
+        }
+        any |= term_holds(source, number, term, row);
+    }
+    return any;
 }
 
 static void substitute(const struct source *source, unsigned number, const char *line, size_t size,

@@ -79,7 +79,7 @@ bool oracle_live(const struct oracle_call *call, int64_t n)
     return false;
 }
 
-static void normalize(const uint16_t *x, double scale, double out[ORACLE_D])
+void oracle_normalize(const uint16_t *x, double scale, double out[ORACLE_D])
 {
     double sum = 0;
     for (int c = 0; c < ORACLE_D; c++) sum += oracle_value(x[c]) * oracle_value(x[c]);
@@ -87,24 +87,26 @@ static void normalize(const uint16_t *x, double scale, double out[ORACLE_D])
     for (int c = 0; c < ORACLE_D; c++) out[c] = oracle_value(x[c]) * factor;
 }
 
-static double log_decay(const struct oracle_call *call, int64_t h, int c, double g)
+double oracle_log_decay(const struct oracle_call *call, int64_t h, int c, double g)
 {
     if (call->gate == KDA_GATE_PRECOMPUTED) return g;
-    double a = exp((double)call->a_log[h]), x = g + (double)call->dt_bias[h * ORACLE_D + c];
+    double bias = call->dt_bias ? (double)call->dt_bias[h * ORACLE_D + c] : 0.0;
+    double a = exp((double)call->a_log[h]), x = g + bias;
     if (call->gate == KDA_GATE_LOWER_BOUND) return call->lower_bound * oracle_sigmoid(a * x);
     return -a * oracle_softplus(x);
 }
 
-void oracle_step(const struct oracle_call *call, int64_t token, int64_t hv, double *state,
-                 double *out)
+void oracle_correct(const struct oracle_call *call, int64_t token, int64_t hv, double *state,
+                    double *out, double *corrections)
 {
     int64_t h = hv / (call->value_heads / call->heads);
     const uint16_t *v = call->v + token * call->v_stride + hv * ORACLE_D;
     const uint16_t *g = call->g + token * call->g_stride + hv * ORACLE_D;
     double q[ORACLE_D], k[ORACLE_D], decay[ORACLE_D];
-    normalize(call->q + token * call->q_stride + h * ORACLE_D, call->scale, q);
-    normalize(call->k + token * call->k_stride + h * ORACLE_D, 1.0, k);
-    for (int c = 0; c < ORACLE_D; c++) decay[c] = exp(log_decay(call, h, c, oracle_value(g[c])));
+    oracle_normalize(call->q + token * call->q_stride + h * ORACLE_D, call->scale, q);
+    oracle_normalize(call->k + token * call->k_stride + h * ORACLE_D, 1.0, k);
+    for (int c = 0; c < ORACLE_D; c++)
+        decay[c] = exp(oracle_log_decay(call, h, c, oracle_value(g[c])));
     double beta = oracle_value(call->beta[token * call->beta_stride + hv]);
     if (call->beta_is_logit) beta = oracle_sigmoid(beta);
 
@@ -114,7 +116,15 @@ void oracle_step(const struct oracle_call *call, int64_t token, int64_t hv, doub
         double correction = beta * (oracle_value(v[r]) - predicted);
         for (int c = 0; c < ORACLE_D; c++) sum += (row[c] += correction * k[c]) * q[c];
         out[r] = sum;
+        corrections[r] = correction;
     }
+}
+
+void oracle_step(const struct oracle_call *call, int64_t token, int64_t hv, double *state,
+                 double *out)
+{
+    double corrections[ORACLE_D];
+    oracle_correct(call, token, hv, state, out, corrections);
 }
 
 void oracle_row(const struct oracle_call *call, int64_t n, int64_t hv, const uint16_t *initial,
@@ -132,21 +142,25 @@ void oracle_row(const struct oracle_call *call, int64_t n, int64_t hv, const uin
     }
 }
 
-void oracle_add(struct oracle_error *error, uint16_t got, double want)
+void oracle_add_within(struct oracle_error *error, double got, double want, double absolute,
+                       double relative)
 {
-    double a = oracle_value(got), difference = fabs(a - want),
-           rounded = oracle_value(oracle_bf16(want)) - want;
+    double difference = fabs(got - want), rounded = oracle_value(oracle_bf16(want)) - want;
     error->count++;
-    if (!isfinite(a)) {
+    if (!isfinite(got)) {
         error->nonfinite++;
         error->worst = INFINITY;
     }
     error->difference2 += difference * difference;
     error->reference2 += want * want;
     error->floor2 += rounded * rounded;
-    error->worst =
-        fmax(error->worst, difference / (ORACLE_ABSOLUTE + ORACLE_RELATIVE * fabs(want)));
+    error->worst = fmax(error->worst, difference / (absolute + relative * fabs(want)));
     error->max_abs = fmax(error->max_abs, difference);
+}
+
+void oracle_add(struct oracle_error *error, uint16_t got, double want)
+{
+    oracle_add_within(error, oracle_value(got), want, ORACLE_ABSOLUTE, ORACLE_RELATIVE);
 }
 
 void oracle_add_many(struct oracle_error *error, const uint16_t *got, const double *want,
@@ -155,7 +169,7 @@ void oracle_add_many(struct oracle_error *error, const uint16_t *got, const doub
     for (int64_t i = 0; i < count; i++) oracle_add(error, got[i], want[i]);
 }
 
-static double relative(double part2, double whole2)
+static double root(double part2, double whole2)
 {
     if (whole2 > 0) return sqrt(part2 / whole2);
     return part2 > 0 ? INFINITY : 0.0;
@@ -163,12 +177,12 @@ static double relative(double part2, double whole2)
 
 double oracle_norm(const struct oracle_error *error)
 {
-    return relative(error->difference2, error->reference2);
+    return root(error->difference2, error->reference2);
 }
 
 double oracle_floor(const struct oracle_error *error)
 {
-    return relative(error->floor2, error->reference2);
+    return root(error->floor2, error->reference2);
 }
 
 bool oracle_within(const struct oracle_error *error)

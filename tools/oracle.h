@@ -34,6 +34,7 @@ uint16_t oracle_bf16(double x);  // through f32, nearest even both times
 double oracle_value(uint16_t bf16);
 double oracle_sigmoid(double x);
 double oracle_softplus(double x);
+void oracle_normalize(const uint16_t *x, double scale, double out[ORACLE_D]);  // epsilon inside
 
 // ------------------------------------------------------------------------------------------- calls
 
@@ -47,12 +48,13 @@ struct oracle_call {
     int64_t num_slots;
     const uint16_t *q, *k, *v, *g, *beta;
     int64_t q_stride, k_stride, v_stride, g_stride, beta_stride;
-    const float *a_log, *dt_bias;  // gates computed in the kernel only
+    const float *a_log, *dt_bias;  // gates computed in the kernel only; dt_bias may be NULL: 0
     const int32_t *cu_seqlens;     // [N+1], or NULL: 0, T, 2T, ..
     const int32_t *indices;        // [N,T], or NULL: n*T + t
     const int32_t *accepted;       // [N], or NULL: 1
     bool beta_is_logit;
     double scale, lower_bound;
+    int64_t null_min;  // of a verify call: its first live slot
 };
 
 // A packed token, -1 if absent; the slot of a checkpoint, -1 if null; the initial slot, -1 if null.
@@ -62,9 +64,15 @@ int64_t oracle_start(const struct oracle_call *call, int64_t n);
 // Has row n a present token with a live slot?
 bool oracle_live(const struct oracle_call *call, int64_t n);
 
+// Of key channel c of query head h, from the gate input g.
+double oracle_log_decay(const struct oracle_call *call, int64_t h, int c, double g);
+
 // One present token of one value head: replaces `state` [128][128] and writes `out` [128].
 void oracle_step(const struct oracle_call *call, int64_t token, int64_t hv, double *state,
                  double *out);
+// The same, and `corrections` [128]: w = beta*(v - S'k).
+void oracle_correct(const struct oracle_call *call, int64_t token, int64_t hv, double *state,
+                    double *out, double *corrections);
 
 // Value head `hv` of a live row, from `initial` (bf16, or NULL: zero). For every present token t,
 // whatever its slot, writes out[t*128 ..] and states[t*128*128 ..].
@@ -86,6 +94,9 @@ struct oracle_error {
     int64_t count, nonfinite;
 };
 void oracle_add(struct oracle_error *error, uint16_t got, double want);
+// With other bounds than those of N2.
+void oracle_add_within(struct oracle_error *error, double got, double want, double absolute,
+                       double relative);
 void oracle_add_many(struct oracle_error *error, const uint16_t *got, const double *want,
                      int64_t count);
 double oracle_norm(const struct oracle_error *error);   // N1

@@ -18,7 +18,7 @@ namespace
 
 const unsigned max_threads = 1024, warp_size = 32;
 
-enum kind { idle, running, shuffling, syncing_warp, syncing_cta, exited };
+enum kind { idle, running, shuffling, multiplying, syncing_warp, syncing_cta, exited };
 
 // All that stand at one collective. Consecutive meetings alternate between two sync objects (and
 // value rows), so that a thread that is already at the next one takes nothing from it that the last
@@ -35,7 +35,8 @@ struct warp {
     unsigned lanes, ready, live;  // bit masks; lanes: all that exist
     unsigned count;               // of lanes
     meeting at;
-    unsigned values[2][warp_size];
+    unsigned values[2][warp_size];    // of a shuffle
+    unsigned tiles[2][warp_size][6];  // of a matrix product: a, then b
 };
 
 struct thread {
@@ -79,6 +80,8 @@ const char *describe(kind what)
     switch (what) {
     case shuffling:
         return "a shuffle";
+    case multiplying:
+        return "a matrix product";
     case syncing_warp:
         return "a warp barrier";
     case syncing_cta:
@@ -355,6 +358,36 @@ SOFT_UNCHECKED unsigned soft_shuffle(unsigned value, unsigned source, int site)
     values[self->lane] = value;
     meet_warp(m, self, shuffling, site);
     return values[source];
+}
+
+// The bf16 in the lower or upper half of a word.
+SOFT_UNCHECKED static inline float half_of(unsigned word, unsigned half)
+{
+    unsigned bits = half != 0 ? word & 0xffff0000U : word << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SOFT_UNCHECKED void soft_mma(float c[4], const unsigned a[4], const unsigned b[2], int site)
+{
+    machine *m = here;
+    thread *self = m->current;
+    warp *own = self->own;
+    if (own->count != warp_size)
+        fail(m, "multiplies at line %d in a warp of %u lanes", site, own->count);
+    unsigned(*tiles)[6] = own->tiles[own->at.parity];
+    for (unsigned i = 0; i < 4; i++) tiles[self->lane][i] = a[i];
+    for (unsigned i = 0; i < 2; i++) tiles[self->lane][4 + i] = b[i];
+    meet_warp(m, self, multiplying, site);
+    for (unsigned k = 0; k < 16; k++) {
+        const unsigned lane = k % 8 / 2, upper = k / 8;
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned row = self->lane / 4, column = self->lane % 4 * 2 + i % 2;
+            c[i] += half_of(tiles[row * 4 + lane][2 * upper + i / 2], k % 2) *
+                    half_of(tiles[column * 4 + lane][4 + upper], k % 2);
+        }
+    }
 }
 
 SOFT_UNCHECKED void soft_sync_warp(int site)
