@@ -169,7 +169,7 @@ def python(header):
     for name, rows in header.enums.items():
         title = name[len('kda_'):].capitalize()
         prefix = re.match(r'KDA_(E|OP|GATE|MODE|)(?=_?)', rows[-1][0])[0].rstrip('_') + '_'
-        lines += ['', '', f'class {title}(IntEnum):']
+        lines += ['', '', f'class {title}(IntEnum):', f'    """{name} of kda.h."""', '']
         lines += [f'    {row[len(prefix):] if row.startswith(prefix) else row[4:]} = {value}' for row, value in rows]
     for name, members in header.structs.items():
         if name.endswith('_args') or name in ('kda_tensor', 'kda_plan'):

@@ -16,6 +16,8 @@ KDA_VERSION_MINOR = 1
 
 
 class Status(IntEnum):
+    """kda_status of kda.h."""
+
     OK = 0
     ARGUMENT = 1
     TYPE = 2
@@ -41,6 +43,8 @@ class Status(IntEnum):
 
 
 class Dtype(IntEnum):
+    """kda_dtype of kda.h."""
+
     BF16 = 1
     F32 = 2
     I32 = 3
@@ -49,6 +53,8 @@ class Dtype(IntEnum):
 
 
 class Op(IntEnum):
+    """kda_op of kda.h."""
+
     RECURRENT = 1
     PACKED = 2
     FUSED = 3
@@ -57,12 +63,16 @@ class Op(IntEnum):
 
 
 class Gate(IntEnum):
+    """kda_gate of kda.h."""
+
     PRECOMPUTED = 0
     LOWER_BOUND = 1
     SOFTPLUS = 2
 
 
 class Mode(IntEnum):
+    """kda_mode of kda.h."""
+
     POSITIVE_UNIQUE = 1
     UNIQUE_OR_NULL = 2
     REPEATED_POSITIVE = 3

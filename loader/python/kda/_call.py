@@ -12,7 +12,7 @@ from struct import Struct, error as struct_error
 from . import _abi, _library
 from ._abi import Dtype, Status
 from ._library import ArgumentError, DtypeError, failure, library
-from ._memory import CUDA, CUDA_MANAGED, DeviceTensor, current_context, dl_tensor
+from ._memory import CUDA, CUDA_MANAGED, DeviceTensor, current_context, dl_tensor, sweep
 
 try:
     import torch
@@ -139,6 +139,8 @@ def call(name, tensors, scalars, stream=None):
                     for field, tensor in zip(operation.tensors, tensors)]
         pointers = operation.pack_pointers(*(0 if capsule is None else dl_tensor(capsule) for capsule in capsules))
         status = _launch(operation.dlpack, context, pointers + operation.omitted + rest, stream)
+        del capsules
+        sweep()
     if status:
         raise failure.exception()
 

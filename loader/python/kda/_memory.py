@@ -2,6 +2,7 @@
 """Device memory for callers without a framework, and DLPack capsules of it."""
 import ctypes
 import math
+import sys
 
 from . import _abi, _library
 from ._library import driver
@@ -70,14 +71,15 @@ class DeviceTensor:
 
     def __dlpack__(self, *, stream=None, **_):
         # Nothing is ever queued here but by the calls that the user orders.
-        return _Export(self).hand_out()
+        return _Export(self).capsule
 
 
-# The functions of the C API that take an object which may be on its way out, by address.
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_IsValid', ctypes.pythonapi))
-_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ('PyCapsule_New', ctypes.pythonapi))
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+_get = ctypes.pythonapi.PyCapsule_GetPointer
+_get.restype, _get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _DLPACK = b'dltensor'  # the name of a capsule that nobody has consumed; the capsule borrows it
 
 
@@ -86,11 +88,16 @@ class _Managed(ctypes.Structure):
 
 
 class _Export:
-    """A DLManagedTensor, alive until its consumer or its capsule ends it."""
+    """A DLManagedTensor and its capsule, alive until a consumer calls its deleter or nobody holds the capsule.
+
+    A destructor in Python would run wherever the capsule is dropped, during an exception too, which ctypes cannot; so
+    dropped capsules are looked for instead.
+    """
 
     alive = {}  # by address
 
     def __init__(self, owner):
+        self.sweep()
         code, bits = owner._CODES[owner.dtype]
         self.owner = owner
         self.shape = (ctypes.c_int64 * len(owner.shape))(*owner.shape)
@@ -100,17 +107,16 @@ class _Export:
                                code=code, bits=bits, lanes=1, shape=ctypes.addressof(self.shape),
                                strides=self.strides and ctypes.addressof(self.strides)),
             None, ctypes.cast(_deleted, ctypes.c_void_p).value)
-
-    def hand_out(self):
         address = ctypes.addressof(self.managed)
+        self.capsule = _new(address, _DLPACK, None)
         self.alive[address] = self
-        return _new(address, _DLPACK, ctypes.cast(_dropped, ctypes.c_void_p))
 
-
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _dropped(capsule):
-    if _is_valid(capsule, _DLPACK):
-        _Export.alive.pop(_get(capsule, _DLPACK), None)
+    @classmethod
+    def sweep(cls):
+        for address, export in list(cls.alive.items()):
+            # Two references: the attribute, and the argument.
+            if sys.getrefcount(export.capsule) <= 2 and _is_valid(export.capsule, _DLPACK):
+                cls.alive.pop(address, None)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -120,4 +126,7 @@ def _deleted(managed):
 
 def dl_tensor(capsule):
     """The address of the DLTensor inside a capsule, which is not consumed: it keeps the tensor alive."""
-    return _get(id(capsule), _DLPACK)
+    return _get(capsule, _DLPACK)
+
+
+sweep = _Export.sweep

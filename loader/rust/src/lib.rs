@@ -278,6 +278,22 @@ operation!(
 
 // ----------------------------------------------------------------------------------------- bundles
 
+/// Bytes at an address that a bundle may have; what [`include_bundle!`] makes.
+#[repr(C, align(64))]
+pub struct Aligned<T: ?Sized>(
+    /// The bytes.
+    pub T,
+);
+
+/// A bundle file as bytes of the program, `&'static [u8]`. `include_bytes!` alone promises no alignment.
+#[macro_export]
+macro_rules! include_bundle {
+    ($path:expr) => {{
+        static BUNDLE: &$crate::Aligned<[u8]> = &$crate::Aligned(*include_bytes!($path));
+        &BUNDLE.0
+    }};
+}
+
 /// An opened bundle, immutable; any number of threads may use it.
 pub struct Bundle<'a> {
     handle: *mut ffi::kda_bundle,
@@ -293,7 +309,7 @@ impl<'a> Bundle<'a> {
         Bundle::by(|out, err| unsafe { ffi::kda_bundle_open_builtin(out, err) })
     }
 
-    /// Bytes that the program holds, by `include_bytes!` for example.
+    /// Bytes that the program holds, at a multiple of 8: by [`include_bundle!`] for example.
     pub fn bytes(data: &'a [u8]) -> Result<Bundle<'a>> {
         Bundle::by(|out, err| unsafe { ffi::kda_bundle_open(data.as_ptr().cast(), data.len(), out, err) })
     }
