@@ -43,12 +43,13 @@ enum {
     OCCUPANCY,
     EQUAL_HEADS,
     LOGIT_BETA,
+    CLUSTER,
     PARAMS,
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
-    "NAME",  "TEMPLATE", "OP",   "TOKENS",    "GATE",        "STATE",      "MODES",
-    "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "PARAMS",
+    "NAME",    "TEMPLATE", "OP",        "TOKENS",      "GATE",       "STATE",   "MODES",  "SPLIT",
+    "THREADS", "SMEM",     "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "CLUSTER", "PARAMS",
 };
 
 struct row {
@@ -67,7 +68,8 @@ static const struct row rows[] = {
 #define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
                      occupancy, heads, rows, flags)                                                \
     {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
-      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA), PARAMS_##op}},
+      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA),                           \
+      BIT(flags, KDA_BODY_CLUSTER), PARAMS_##op}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };

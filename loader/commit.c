@@ -148,7 +148,7 @@ static kda_status validate(kda_context *context, const kda_commit_args *args, co
                         context ? "args" : "context");
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
-    const struct kda_call call = {operation, operands, OPERANDS, args};
+    const struct kda_call call = {operation, operands, OPERANDS, args, {0, 0}};
     const kda_problem problem = {
         .op = KDA_OP_COMMIT,
         .gate = args->gate,

@@ -167,7 +167,7 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
                         context ? "args" : "context");
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
-    const struct kda_call call = {operation, operands, OPERANDS, args};
+    const struct kda_call call = {operation, operands, OPERANDS, args, {0, 0}};
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];
     const kda_problem problem = {
         .op = KDA_OP_PACKED,

@@ -241,7 +241,7 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
     struct kda_form form;  // not cleared, most of it is written by the checks
-    form.call = (struct kda_call){operation, operands, OPERANDS, args};
+    form.call = (struct kda_call){operation, operands, OPERANDS, args, {0, 0}};
     form.problem.op = KDA_OP_RECURRENT;
     form.problem.body = body;
     form.problem.target = target;

@@ -28,6 +28,7 @@ struct kda_call {
     const struct kda_operand *operands;
     uint32_t count;
     const void *args;
+    uint32_t apart[2];  // two operands that are known to be disjoint, or twice the same
 };
 
 struct kda_range {
@@ -44,6 +45,9 @@ static inline uint32_t kda_type_size(kda_dtype type)
     return type == KDA_I64 ? 8 : type == KDA_F32 || type == KDA_I32 ? 4 : 2;
 }
 
+// "bf16"; "unknown" if it is no type.
+const char *kda_type_name(kda_dtype type);
+
 static inline bool kda_tensor_given(const kda_tensor *tensor) { return tensor->data != NULL; }
 
 // Does every operand pass kda_call_present and kda_call_types?
@@ -58,7 +62,8 @@ kda_status kda_call_types(const struct kda_call *call, kda_error *err);
 kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err);
 // ALIGNMENT: of the base addresses.
 kda_status kda_call_alignments(const struct kda_call *call, kda_error *err);
-// OVERLAP: a written tensor and any other one share a byte. Ranges that touch do not.
+// OVERLAP: a written tensor and any other one, not known to be apart, share a byte. Ranges that
+// touch do not.
 kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
                              kda_error *err);
 
@@ -72,6 +77,9 @@ kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t el
 // STRIDE: dimensions from `inner` on must be compact, every stride at least 1.
 kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
                                kda_error *err);
+// STRIDE: stride[dim] must be exactly this.
+kda_status kda_operand_stride(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t wanted,
+                              kda_error *err);
 // STRIDE: stride[dim] must be at least `least` and a multiple of `multiple`, a power of two.
 kda_status kda_operand_pitch(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t least,
                              int64_t multiple, kda_error *err);

@@ -275,7 +275,7 @@ static kda_status validate(kda_context *context, const kda_verify_args *args, co
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
     struct window window = {
-        .call = {operation, operands, OPERANDS, args},
+        .call = {operation, operands, OPERANDS, args, {0, 0}},
         .problem = {.op = KDA_OP_VERIFY, .body = body, .target = target},
     };
     struct kda_choice choice;

@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     };
     const unsigned grid[3] = {(unsigned)heads * s->split, ROWS, 1}, block[3] = {s->threads, 1, 1};
     char why[256] = "";
-    if (soft_execute(s->kernel, grid, block, s->smem, &params, why, sizeof why)) {
+    if (soft_execute(s->kernel, 1, grid, block, s->smem, &params, why, sizeof why)) {
         fprintf(stderr, "race-test: %s: %s\n", s->name, why);
         return 3;
     }
