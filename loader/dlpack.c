@@ -81,17 +81,22 @@ kda_status kda_tensor_from_dlpack(const kda_context *context, const kda_dl_tenso
 // Tensor i of both structs has name i.
 static kda_status read_all(const kda_context *context, const char *operation,
                            const char *const *names, size_t count, const void *addresses,
-                           void *plain, kda_error *err)
+                           kda_dl_reader read, void *plain, kda_error *err)
 {
     for (size_t i = 0; i < count; i++) {
-        const kda_dl_tensor *tensor;
-        memcpy(&tensor, (const char *)addresses + i * sizeof(tensor), sizeof(tensor));
-        if (!tensor) continue;
-        kda_tensor read;
-        const kda_status status =
-            kda_tensor_from_dlpack(context, tensor, operation, names[i], &read, err);
+        void *address;
+        memcpy(&address, (const char *)addresses + i * sizeof(address), sizeof(address));
+        if (!address) continue;
+        kda_dl_tensor view;
+        if (read && read(address, &view))
+            return kda_fail(err, KDA_E_ARGUMENT,
+                            "%s: %s cannot be read by its framework, must be a tensor of it",
+                            operation, names[i]);
+        kda_tensor tensor;
+        const kda_status status = kda_tensor_from_dlpack(context, read ? &view : address, operation,
+                                                         names[i], &tensor, err);
         if (status != KDA_OK) return status;
-        memcpy((char *)plain + i * sizeof(read), &read, sizeof(read));
+        memcpy((char *)plain + i * sizeof(tensor), &tensor, sizeof(tensor));
     }
     return KDA_OK;
 }
@@ -104,10 +109,11 @@ static kda_status read_all(const kda_context *context, const char *operation,
         static const char *const names[] = {__VA_ARGS__};                                          \
         enum { COUNT = sizeof(names) / sizeof(names[0]) };                                         \
         _Static_assert(offsetof(kda_##op##_args, next) == COUNT * sizeof(kda_tensor), #op);        \
-        _Static_assert(offsetof(kda_##op##_dlpack_args, plain) == COUNT * sizeof(void *), #op);    \
+        _Static_assert(offsetof(kda_##op##_dlpack_args, read) == COUNT * sizeof(void *), #op);     \
         if (!context || !args) return kda_##op(context, args ? &args->plain : NULL, stream, err);  \
         kda_##op##_args plain = args->plain;                                                       \
-        const kda_status status = read_all(context, #op, names, COUNT, args, &plain, err);         \
+        const kda_status status =                                                                  \
+            read_all(context, #op, names, COUNT, args, args->read, &plain, err);                   \
         return status == KDA_OK ? kda_##op(context, &plain, stream, err) : status;                 \
     }
 

@@ -45,35 +45,46 @@ KDA_API kda_status kda_tensor_from_dlpack(const kda_context *context, const kda_
                                           const char *operation, const char *name, kda_tensor *out,
                                           kda_error *err);
 
+// How a framework says what one of its objects is: 0 and *out, whose arrays stay its own, else not
+// 0. DLPack's exchange API has one as dltensor_from_py_object_no_sync, to be called with the GIL
+// held.
+typedef int (*kda_dl_reader)(void *object, kda_dl_tensor *out);
+
 // The tensors of a call by address, and the rest of it. A tensor whose address is NULL is taken
-// from `plain`, where an omitted one is all zero.
+// from `plain`, where an omitted one is all zero. With `read` the addresses are those of a
+// framework's objects, and no DLTensor has to be made; an object that cannot be read is ARGUMENT.
 typedef struct kda_recurrent_dlpack_args {
     const kda_dl_tensor *q, *k, *v, *g, *beta, *a_log, *dt_bias, *state, *out, *ssm_state_indices,
         *cu_seqlens, *num_accepted_tokens, *initial_state;
+    kda_dl_reader read;
     kda_recurrent_args plain;
 } kda_recurrent_dlpack_args;
 
 typedef struct kda_packed_dlpack_args {
     const kda_dl_tensor *mixed_qkv, *raw_gate, *raw_beta, *a_log, *dt_bias, *state, *state_indices,
         *out;
+    kda_dl_reader read;
     kda_packed_args plain;
 } kda_packed_dlpack_args;
 
 typedef struct kda_fused_dlpack_args {
     const kda_dl_tensor *x, *weight, *conv_state, *raw_gate, *raw_beta, *a_log, *dt_bias,
         *state_indices, *state, *output_gate, *norm_weight, *out;
+    kda_dl_reader read;
     kda_fused_args plain;
 } kda_fused_dlpack_args;
 
 typedef struct kda_verify_dlpack_args {
     const kda_dl_tensor *q, *k, *v, *g, *beta, *a_log, *dt_bias, *state, *out, *ssm_state_indices,
         *cu_seqlens, *correction_cache, *kg_cache, *num_accepted_tokens;
+    kda_dl_reader read;
     kda_verify_args plain;
 } kda_verify_dlpack_args;
 
 typedef struct kda_commit_dlpack_args {
     const kda_dl_tensor *state, *correction_cache, *kg_cache, *ssm_state_indices,
         *num_accepted_tokens, *a_log, *dt_bias;
+    kda_dl_reader read;
     kda_commit_args plain;
 } kda_commit_dlpack_args;
 

@@ -53,7 +53,7 @@ static void move_all(void *addresses, void *plain, const void *args, size_t coun
         kda_dl_tensor views[TENSORS_MAX];                                                          \
         kda_error found;                                                                           \
         move_all(&over, &over.plain, args,                                                         \
-                 offsetof(kda_##op##_dlpack_args, plain) / sizeof(void *), views);                 \
+                 offsetof(kda_##op##_dlpack_args, read) / sizeof(void *), views);                  \
         assert_int_equal(kda_##op##_dlpack(context, &over, NULL, &found), status);                 \
         if (status == KDA_OK) return;                                                              \
         assert_int_equal(found.status, status);                                                    \

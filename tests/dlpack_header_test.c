@@ -15,8 +15,8 @@
 #else
 #define CHECK(condition) _Static_assert(condition, #condition)
 #endif
-CHECK(sizeof(kda_dl_tensor) == 48 &&
-      sizeof(kda_recurrent_dlpack_args) == 13 * 8 + sizeof(kda_recurrent_args));
+CHECK(sizeof(kda_dl_tensor) == 48);
+CHECK(sizeof(kda_recurrent_dlpack_args) == 14 * 8 + sizeof(kda_recurrent_args));
 
 #ifdef DLPACK_LAST
 #define SAME(member)                                                                               \
@@ -35,6 +35,9 @@ SAME(dtype.lanes);
 SAME(shape);
 SAME(strides);
 SAME(byte_offset);
+#if defined(DLPACK_MAJOR_VERSION) && DLPACK_MINOR_VERSION >= 3
+CHECK(offsetof(DLPackExchangeAPI, dltensor_from_py_object_no_sync) == 40);
+#endif
 CHECK(kDLCUDA == 2 && kDLInt == 0 && kDLFloat == 2 && kDLBfloat == 4);
 #endif
 

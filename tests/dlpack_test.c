@@ -209,6 +209,46 @@ static void reads_only(void **state)
     assert_memory_equal(&args, &before, sizeof(args));
 }
 
+// Objects of a framework, which its reader knows: here the tensor stands behind a magic number.
+struct object {
+    int magic;
+    kda_dl_tensor tensor;
+};
+
+static int read_object(void *address, kda_dl_tensor *out)
+{
+    const struct object *const object = address;
+    if (object->magic != 4711) return -1;
+    *out = object->tensor;
+    return 0;
+}
+
+static void objects(void **state)
+{
+    (void)state;
+    kda_recurrent_dlpack_args args = {
+        .plain = rig_recurrent((struct rig_shape){KDA_GATE_PRECOMPUTED, 1, false, 3, 2, 4, 8}),
+        .read = read_object};
+    struct object v = {4711, valid()};
+    int64_t shape[4] = {3, 1, 4, 128};
+    kda_error err;
+    v.tensor.data = args.plain.v.data;
+    v.tensor.shape = shape;
+    v.tensor.strides = NULL;
+    args.v = (const void *)&v;
+    memset(&args.plain.v, 0, sizeof(args.plain.v));
+    const soft_counters before = rig.soft_count();
+    rig_ok(kda_recurrent_dlpack(context, &args, NULL, &err), &err);
+    assert_int_equal(rig.soft_count().launches, before.launches + 1);
+    shape[0] = 2;
+    rig_refused(kda_recurrent_dlpack(context, &args, NULL, &err), &err, KDA_E_SHAPE,
+                "v has shape [2,1,4,128], must be [3,1,4,128]");
+    v.magic = 0;
+    rig_refused(kda_recurrent_dlpack(context, &args, NULL, &err), &err, KDA_E_ARGUMENT,
+                "recurrent: v cannot be read by its framework");
+    assert_int_equal(rig.soft_count().launches, before.launches + 1);
+}
+
 int main(int argc, char **argv)
 {
     rig_open(argc, argv);
@@ -219,6 +259,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(second_device, setup, teardown),
         cmocka_unit_test_setup_teardown(empty, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks, setup, teardown),
+        cmocka_unit_test_setup_teardown(objects, setup, teardown),
         cmocka_unit_test_setup_teardown(null_arguments, setup, teardown),
         cmocka_unit_test_setup_teardown(reads_only, setup, teardown),
     };

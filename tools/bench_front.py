@@ -6,6 +6,7 @@
 A call is timed in runs of 64 between synchronisations, so that the queue never fills; the median of the runs counts.
 """
 import statistics
+import struct
 import sys
 import time
 
@@ -37,6 +38,13 @@ def inputs(rows, heads, value_heads):
             'initial_state': normal(rows, value_heads, 128, 128)}
 
 
+def kda_tensors(tensors):
+    types = {torch.bfloat16: 1, torch.float32: 2, torch.int32: 3}
+    return b''.join(bytes(80) if tensor is None else struct.pack(
+        f'=QiI{tensor.ndim}q{32 - 8 * tensor.ndim}x{tensor.ndim}q{32 - 8 * tensor.ndim}x', tensor.data_ptr(),
+        types[tensor.dtype], tensor.ndim, *tensor.shape, *tensor.stride()) for tensor in tensors)
+
+
 def main():
     if len(sys.argv) > 1:
         kda.use_bundle(sys.argv[1])
@@ -56,17 +64,22 @@ def main():
     def operator():
         torch.ops.kda.recurrent(*tensors, *scalars, None)
 
-    operation = _call._OPERATIONS['recurrent']
-    packed = _call._pack_torch(tensors, 0) + operation.pack(*scalars)
-    context, stream = _library.bundle.context(0), torch.cuda.Stream()
-
-    with torch.cuda.stream(stream):
-        report.append(('direct call, stream of its own', host_time(direct)))
-        report.append(('custom operator', host_time(operator)))
-    report.append(('direct call, default stream', host_time(direct)))
-    handle = stream.cuda_stream
-    context_handle, error = context.handle, _library.failure.address
-    report.append(('C call through ctypes', host_time(lambda: operation.plain(context_handle, packed, handle, error))))
+    operation = _call._operations['recurrent']
+    rest = operation.pack_scalars(*scalars)
+    objects = operation.pack_addresses(*_call._objects(tensors) or [0] * 14) + operation.omitted + rest
+    context, error = _library.bundle.context(0).handle, _library.failure.address
+    stream = torch.cuda.Stream()
+    handle, plain = stream.cuda_stream, kda_tensors(tensors) + rest
+    for _ in range(2):  # the first round warms the processor up
+        report.clear()
+        with torch.cuda.stream(stream):
+            report.append(('direct call', host_time(direct)))
+            report.append(('custom operator', host_time(operator)))
+        report.append(('direct call, default stream', host_time(direct)))
+        report.append(('kda_recurrent_dlpack through ctypes',
+                       host_time(lambda: operation.function(context, objects, handle, error))))
+        report.append(('kda_recurrent through ctypes',
+                       host_time(lambda: _library.library.kda_recurrent(context, plain, handle, error))))
     step = torch.compile(direct)
     with torch.cuda.stream(stream):
         report.append(('compiled call', host_time(step)))

@@ -41,7 +41,8 @@ def value_of(text, constants):
 
 class Header:
     def __init__(self, paths):
-        self.constants, self.enums, self.structs, self.opaque, self.functions = {}, {}, {}, [], {}
+        self.constants, self.enums, self.structs, self.functions = {}, {}, {}, {}
+        self.opaque, self.callbacks = [], {}
         for path in paths:
             text, constants = read(path)
             self.constants.update(constants)
@@ -51,6 +52,7 @@ class Header:
         at = re.compile(r'\s*(?:typedef enum \w+ \{(?P<enum>[^}]*)\} (?P<enum_name>\w+);'
                         r'|typedef struct (?P<tag>\w+) \{(?P<struct>(?:[^{}]|\{[^{}]*\})*)\} (?P<struct_name>\w+);'
                         r'|typedef struct \w+ \*?(?P<opaque>\w+);'
+                        r'|typedef (?P<returned>\w+) \(\*(?P<callback>\w+)\)\((?P<passed>[^)]*)\);'
                         r'|KDA_API (?P<result>[\w ]+?[ *]+)(?P<function>kda_\w+)\((?P<params>[^)]*)\);'
                         r'|(?P<close>\}))\s*')
         position = 0
@@ -67,6 +69,9 @@ class Header:
             elif match['opaque']:
                 if not match['opaque'].startswith('CU'):
                     self.opaque.append(match['opaque'])
+            elif match['callback']:
+                params = [self.member(param.strip()) for param in match['passed'].split(',')]
+                self.callbacks[match['callback']] = (self.type_of(match['returned']), params)
             elif match['function']:
                 params = [self.member(param.strip()) for param in match['params'].split(',')]
                 self.functions[match['function']] = (self.type_of(match['result'].strip()), params)
@@ -101,7 +106,8 @@ class Header:
 def rust_type(kind, header, param=False, count=0):
     name, stars, const = kind
     text = RUST.get(name, name)
-    if name not in RUST and name not in header.enums and name not in header.structs and name not in header.opaque:
+    known = (RUST, header.enums, header.structs, header.opaque, header.callbacks)
+    if not any(name in names for names in known):
         fail(f'no Rust type for {name}')
     if name in header.enums:
         text = 'c_int'
@@ -129,6 +135,9 @@ def rust(header):
         lines += ['', '#[repr(C)]', '#[derive(Clone, Copy)]', f'pub struct {name} {{']
         lines += [f'    pub {member}: {rust_type(kind, header, count=count)},' for member, kind, count in members]
         lines.append('}')
+    for name, (result, params) in header.callbacks.items():
+        arguments = ', '.join(rust_type(kind, header, True) for _, kind, _ in params)
+        lines += ['', f'pub type {name} = Option<unsafe extern "C" fn({arguments}) -> {rust_type(result, header)}>;']
     lines += ['', 'extern "C" {']
     for name, (result, params) in header.functions.items():
         arguments = ', '.join(f'{member}: {rust_type(kind, header, True, count)}' for member, kind, count in params)

@@ -194,7 +194,7 @@ def packed(kda, world, **more):
                lambda g, h: oracle.log_decay(g, a_log[h], dt_bias[h * D:(h + 1) * D], -5.0))
 
 
-def fused(kda, world, lower_bound=-5.0, **more):
+def fused(kda, world, lower_bound=-5.0, mode='unique_or_null', **more):
     """Convolution, recurrence, gated norm; f32 state; slot 0 and the last row are null."""
     rows, heads, slots = 3, 8, 4
     hid = heads * D
@@ -215,7 +215,7 @@ def fused(kda, world, lower_bound=-5.0, **more):
         world.tensor(gate, (1, rows, heads, D)), world.tensor(logits, (1, rows, heads)),
         world.tensor(a_log, (heads,), 'f32'), world.tensor(dt_bias, (hid,), 'f32'),
         world.tensor(index, (rows,), 'i32'), pool, world.tensor(output_gate, (rows, heads, D)),
-        world.tensor(norm, (D,), 'f32'), lower_bound, state_indices_mode='unique_or_null', **more)
+        world.tensor(norm, (D,), 'f32'), lower_bound, state_indices_mode=mode, **more)
     got, after, shifted = world.read(out), world.read(pool), world.read(window)
     outputs, states = oracle.Judge(), oracle.Judge(2e-3, 1e-2)
     taps = [[weight[(part * 4 + tap) * hid:(part * 4 + tap + 1) * hid] for tap in range(4)] for part in range(3)]
@@ -236,6 +236,10 @@ def fused(kda, world, lower_bound=-5.0, **more):
     judged(outputs, 'output')
     judged(states, 'state')
     expect(all(value == 0 for value in got[(rows - 1) * hid:]), 'the null row is not 0')
+
+
+def fused_softplus(kda, world, **more):
+    fused(kda, world, None, **more)
 
 
 def verify_and_commit(kda, world, **more):
@@ -268,4 +272,5 @@ def verify_and_commit(kda, world, **more):
     judged(states, 'state')
 
 
-ALL = {case.__name__: case for case in (recurrent, speculative, softplus, packed, fused, verify_and_commit)}
+ALL = {case.__name__: case for case in (recurrent, speculative, softplus, packed, fused, fused_softplus,
+                                       verify_and_commit)}

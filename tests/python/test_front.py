@@ -2,7 +2,7 @@
 """The Python package without torch: every operation against the float64 oracle, refusals, bundles, the command line.
 
     python3 test_front.py ROOT [BUNDLE]
-Runs on whatever driver is found; without BUNDLE on the bundle inside the library.
+Runs on whatever device 0 is; without BUNDLE with the bundle inside the library.
 """
 import ast
 import ctypes
@@ -21,7 +21,7 @@ import unittest
 
 import cases
 import kda
-from kda import _abi, _memory
+from kda import _abi, _call, _memory
 
 ROOT = pathlib.Path(sys.argv[1])
 
@@ -114,7 +114,7 @@ class Refusals(unittest.TestCase):
 
             def __dlpack__(self):
                 capsule = self.tensor.__dlpack__()
-                _abi.kda_dl_tensor.from_address(_memory.dl_tensor(capsule)).device_type = 1
+                _abi.kda_dl_tensor.from_address(_memory.capsule_pointer(capsule, b'dltensor')).device_type = 1
                 return capsule
         self.refused(TypeError, kda.Status.TYPE, 'k is a list', k=[1.0])
         self.refused(ValueError, kda.Status.ARGUMENT, 'v is on DLPack device (1, 0)', v=OnHost(valid()['v']))
@@ -125,11 +125,10 @@ class Refusals(unittest.TestCase):
                      num_accepted_tokens=kda.DeviceTensor((2,), 'i32'))
 
     def test_fused_mode(self):
-        nothing = [kda.DeviceTensor((8, 128))] * 11
-        for mode, words in ((None, 'state_indices_mode'),
+        for mode, words in ((None, 'requires the host-known state_indices_mode'),
                             ('unique', 'positive_unique, unique_or_null, repeated_positive')):
             with self.assertRaises(ValueError) as caught:
-                kda.fused_kda_decode(*nothing, state_indices_mode=mode)
+                cases.fused(kda, cases.Bare(kda), mode=mode)
             self.assertIn(words, str(caught.exception))
 
     def test_errors_travel(self):
@@ -142,13 +141,15 @@ class Memory(unittest.TestCase):
     def test_capsules_end(self):
         """A call leaves no capsule, and a capsule keeps its tensor."""
         args = valid()
+        gc.collect()
+        _memory.sweep()
         kda.recurrent_kda(**args)
         gc.collect()
         self.assertEqual(_memory._Export.alive, {})
         tensor = kda.DeviceTensor((2, 3), 'f32')
         capsule = tensor.__dlpack__()
         self.assertEqual(len(_memory._Export.alive), 1)
-        view = _abi.kda_dl_tensor.from_address(_memory.dl_tensor(capsule))
+        view = _abi.kda_dl_tensor.from_address(_memory.capsule_pointer(capsule, b'dltensor'))
         self.assertEqual((view.data, view.ndim, view.code, view.bits), (tensor.address, 2, 2, 32))
         del capsule
         _memory.sweep()
@@ -157,7 +158,7 @@ class Memory(unittest.TestCase):
     def test_consumed(self):
         """A consumer renames the capsule and calls the deleter."""
         capsule = kda.DeviceTensor((4,), 'i32').__dlpack__()
-        address = _memory.dl_tensor(capsule)
+        address = _memory.capsule_pointer(capsule, b'dltensor')
         ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), b'used_dltensor')
         del capsule
         _memory.sweep()
@@ -173,11 +174,85 @@ class Memory(unittest.TestCase):
             kda.DeviceTensor((2, 3), 'f32').write(data[1:])
 
 
+class Exchange(unittest.TestCase):
+    """A framework with DLPack's exchange API: its objects go to the library as they are."""
+
+    def setUp(self):
+        test = self
+        self.reads, self.alive = [], []
+
+        @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+        def read(thing, out):
+            test.reads.append(thing)
+            capsule = thing.tensor.__dlpack__()
+            ctypes.memmove(out, _memory.capsule_pointer(capsule, b'dltensor'), ctypes.sizeof(_abi.kda_dl_tensor))
+            thing.capsule = capsule
+            return 0
+        self.read = read
+        self.api = _call._ExchangeAPI(1, 3, read=ctypes.cast(read, ctypes.c_void_p).value)
+        self.name = b'dlpack_exchange_api'
+
+        def made(api):
+            self.alive.append(api)
+
+            class Thing:
+                __dlpack_c_exchange_api__ = _memory._new(ctypes.addressof(api), self.name, None)
+
+                def __init__(self, tensor):
+                    self.tensor = tensor
+
+                def __dlpack_device__(self):
+                    return self.tensor.__dlpack_device__()
+
+                def __dlpack__(self, **options):
+                    return self.tensor.__dlpack__(**options)
+            return Thing
+        self.made = made
+
+    def run_with(self, kind, **odd):
+        args = valid()
+        kda.recurrent_kda(**{**{name: kind(tensor) for name, tensor in args.items()}, **odd})
+        return args
+
+    def test_reader(self):
+        self.run_with(self.made(self.api))
+        self.assertEqual(len(self.reads), 7)
+        with self.assertRaises(kda.ArgumentError) as caught:
+            kind = self.made(self.api)
+            self.run_with(kind, g=kind(kda.DeviceTensor((2, 1, 2, 128), strides=(258, 258, 128, 1))))
+        self.assertEqual(str(caught.exception),
+                         'recurrent: g stride[0] is 258, must be at least 256 and a multiple of 4')
+
+    def test_two_frameworks(self):
+        """Then all go through capsules."""
+        self.run_with(self.made(self.api), g=valid()['g'])
+        self.assertEqual(self.reads, [])
+
+    def test_versions(self):
+        """A later major version is left alone, and the older one behind it is taken."""
+        later = _call._ExchangeAPI(2, 0, read=1)
+        self.run_with(self.made(later))
+        self.assertEqual(self.reads, [])
+        later.previous = ctypes.addressof(self.api)
+        self.run_with(self.made(later))
+        self.assertEqual(len(self.reads), 7)
+        self.run_with(self.made(_call._ExchangeAPI(1, 3)))
+        self.assertEqual(len(self.reads), 7)
+
+    def test_unreadable(self):
+        @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+        def refuse(thing, out):
+            return -1
+        api = _call._ExchangeAPI(1, 3, read=ctypes.cast(refuse, ctypes.c_void_p).value)
+        with self.assertRaises(ValueError) as caught:
+            self.run_with(self.made(api))
+        self.assertIn('q cannot be read by its framework', str(caught.exception))
+
+
 class Bundles(unittest.TestCase):
     def test_use(self):
         before = kda._library.bundle
-        file = sys.argv[2] if len(sys.argv) > 2 else None
-        with kda.use_bundle(file) as bundle:
+        with kda.use_bundle(sys.argv[2] if len(sys.argv) > 2 else None) as bundle:
             self.assertIs(kda._library.bundle, bundle)
             self.assertIsNot(bundle, before)
             bundle.verify()
@@ -260,7 +335,7 @@ class Form(unittest.TestCase):
                       for i, field in enumerate(tensors)]
             lines += [f'_Static_assert(offsetof(kda_{name}_args, {field}) == {first + 4 * i}, "{name}.{field}");'
                       for i, field in enumerate(scalars)]
-            lines.append(f'_Static_assert(offsetof(kda_{name}_dlpack_args, plain) == {len(tensors) * 8}, "{name}");')
+            lines.append(f'_Static_assert(offsetof(kda_{name}_dlpack_args, plain) == {len(tensors) * 8 + 8}, "{name}");')
         for name, struct_type in vars(_abi).items():
             if isinstance(struct_type, type) and issubclass(struct_type, ctypes.Structure) and name != 'Structure':
                 lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct_type)}, "{name}");')
@@ -293,8 +368,9 @@ class CommandLine(unittest.TestCase):
         return subprocess.run([sys.executable, '-m', 'kda', *where, *args], capture_output=True, text=True)
 
     def test_verbs(self):
+        chip = '9.0' if 'sm90a' in os.environ.get('KDA_TEST_BUNDLE', '') else '10.3'
         for args, words in ((['dump'], 'd128_t1_precomputed_split1'), (['env'], 'devices'),
-                            (['route', '--op', 'recurrent', '--cc', '10.3', '--cuda', '13.0', '--sms', '152', '--n',
+                            (['route', '--op', 'recurrent', '--cc', chip, '--cuda', '13.0', '--sms', '152', '--n',
                               '16', '--h', '16', '--hv', '32'], 'd128_t1_precomputed_direct')):
             done = self.run_kda(*args)
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -306,4 +382,6 @@ class CommandLine(unittest.TestCase):
 
 
 if __name__ == '__main__':
+    if len(sys.argv) > 2:
+        kda.use_bundle(sys.argv[2])
     unittest.main(argv=sys.argv[:1])

@@ -180,6 +180,7 @@ class Graphs(unittest.TestCase):
         kda.prepare()
         made = inputs(seed=3)
         pool = made['initial_state'].clone()
+        torch._dynamo.mark_static_address(made['initial_state'])  # else its update keeps graphs out
         step = torch.compile(lambda q, **rest: kda.recurrent_kda(q * 1.0, **rest)[0] + 0.0, mode='reduce-overhead',
                              fullgraph=True)
         for _ in range(4):

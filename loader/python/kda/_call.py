@@ -1,67 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """From Python's tensors to the argument structs of the library, and the launch.
 
-A torch tensor is read by its methods. Everything else comes through `__dlpack__`, and the library reads the DLTensor; so
-does a torch tensor that is not on the device of the call, or is of a type that no operation takes: the library says so.
-No rule about shapes, strides or types is here.
+The library reads every tensor itself, as a DLTensor. Where all tensors are of a framework with DLPack's exchange API
+(torch from 2.10 on) it is handed the objects and the framework's reader; else a capsule of each, by `__dlpack__`. No rule
+about devices, shapes, strides or types is here.
 """
+import ctypes
 import math
-from ctypes import c_void_p
 from struct import Struct, error as struct_error
 
 from . import _abi, _library
-from ._abi import Dtype, Status
-from ._library import ArgumentError, DtypeError, failure, library
-from ._memory import CUDA, CUDA_MANAGED, DeviceTensor, current_context, dl_tensor, sweep
+from ._abi import Status
+from ._library import ArgumentError, DtypeError, failure
+from ._memory import CUDA, CUDA_MANAGED, DeviceTensor, capsule_pointer, current_context, sweep
 
 try:
     import torch
     from torch import Tensor
-    from torch._C import _cuda_getCurrentRawStream as current_stream
 except ImportError:
     torch = None
     Tensor = ()
+try:
+    # A tenth of the time of torch.cuda.current_stream(device).cuda_stream.
+    from torch._C import _cuda_getCurrentRawStream as current_stream
+except ImportError:
+    def current_stream(device):
+        return torch.cuda.current_stream(device).cuda_stream
 
-    def current_stream(_):
-        return 0
+# --------------------------------------------------------------------------------------- exchange API
 
-# ------------------------------------------------------------------------------------------- kda_tensor
-
-_EMPTY = 4096  # the address that an empty tensor without one gets; it is never read
-_OMITTED = bytes(80)
-# By rank: address, type, rank, extents, strides.
-_PACK = {rank: Struct(f'=QiI{rank}q{8 * (4 - rank)}x{rank}q{8 * (4 - rank)}x').pack for rank in (1, 2, 3, 4)}
-_TYPES = {} if torch is None else {torch.bfloat16: int(Dtype.BF16), torch.float32: int(Dtype.F32),
-                                   torch.int32: int(Dtype.I32), torch.float16: int(Dtype.F16),
-                                   torch.int64: int(Dtype.I64)}
+class _ExchangeAPI(ctypes.Structure):
+    """DLPackExchangeAPI as far as it is used here; later versions of the same major add to its end."""
+    _fields_ = [('major', ctypes.c_uint32), ('minor', ctypes.c_uint32), ('previous', ctypes.c_void_p),
+                ('allocate', ctypes.c_void_p), ('export', ctypes.c_void_p), ('adopt', ctypes.c_void_p),
+                ('read', ctypes.c_void_p)]
 
 
-def _pack_torch(tensors, device):
-    """The tensors of a call as kda_tensor; None if one of them has to come through __dlpack__."""
-    packed = []
-    try:
-        for tensor in tensors:
-            if tensor is None:
-                packed.append(_OMITTED)
-                continue
-            if tensor.get_device() != device:
-                return None
-            shape = tensor.shape
-            rank = len(shape)
-            packed.append(_PACK[rank](tensor.data_ptr() or _EMPTY, _TYPES[tensor.dtype], rank, *shape,
-                                      *tensor.stride()))
-    except (AttributeError, KeyError):
+class _Readers(dict):
+    """By type: the address of the function that says what an object of it is; 0 where there is none."""
+
+    def __missing__(self, kind):
+        capsule = getattr(kind, '__dlpack_c_exchange_api__', None)
+        address = capsule and capsule_pointer(capsule, b'dlpack_exchange_api')
+        while address and _ExchangeAPI.from_address(address).major > 1:
+            address = _ExchangeAPI.from_address(address).previous
+        reader = self[kind] = (address and _ExchangeAPI.from_address(address).read) or 0
+        return reader
+
+
+_readers = _Readers()
+
+
+def _objects(tensors):
+    """What the library is to read, and with what; None where a tensor has to come through __dlpack__."""
+    reader = _readers[type(tensors[0])]
+    if not reader:
         return None
-    return b''.join(packed)
+    addresses = []
+    for tensor in tensors:
+        if tensor is None:
+            addresses.append(0)
+        elif _readers[type(tensor)] == reader:
+            addresses.append(id(tensor))
+        else:
+            return None
+    addresses.append(reader)
+    return addresses
 
 
-# ---------------------------------------------------------------------------------------------- DLPack
+# -------------------------------------------------------------------------------------------- capsules
 
 def _capsule(operation, name, tensor, stream):
     """A capsule of the tensor, whose data is ready on the stream."""
     if not hasattr(tensor, '__dlpack__'):
         raise DtypeError(Status.TYPE, f'{operation}: {name} is a {type(tensor).__name__}, must be a torch tensor or an '
                                       'object with __dlpack__')
+    if isinstance(tensor, Tensor):
+        tensor = tensor.detach()  # one that requires a gradient has no capsule
     if tensor.__dlpack_device__()[0] not in (CUDA, CUDA_MANAGED):
         return tensor.__dlpack__()
     return tensor.__dlpack__(stream=stream or 1)  # 1 is the legacy default stream
@@ -77,17 +92,19 @@ def _device_of(tensor):
 
 # ----------------------------------------------------------------------------------------------- calls
 
+_TENSOR_SIZE = 80  # of a kda_tensor; all zero it is an omitted one
+
+
 class _Operation:
     def __init__(self, name):
         self.name = name
         self.tensors, layout, self.scalars = _abi.OPERATIONS[name]
-        self.pack = Struct(layout).pack
-        self.pack_pointers = Struct(f'{len(self.tensors)}P').pack
-        self.omitted = bytes(len(self.tensors) * len(_OMITTED))
-        self.plain = getattr(library, f'kda_{name}')
-        self.dlpack = getattr(library, f'kda_{name}_dlpack')
+        self.pack_scalars = Struct(layout).pack
+        self.pack_addresses = Struct(f'{len(self.tensors) + 1}P').pack
+        self.omitted = bytes(len(self.tensors) * _TENSOR_SIZE)
+        self.function = getattr(_library.holding_gil, f'kda_{name}_dlpack')
 
-    def pack_odd(self, scalars):
+    def pack_odd_scalars(self, scalars):
         """Scalars that the struct cannot hold as they are: out of the range of f32, or no numbers at all."""
         fitting = []
         for name, value in zip(self.scalars, scalars):
@@ -96,49 +113,48 @@ class _Operation:
             except OverflowError:
                 value = math.copysign(math.inf, value)
             except struct_error:
-                kind = ArgumentError if isinstance(value, int) else DtypeError
-                status = Status.ARGUMENT if isinstance(value, int) else Status.TYPE
+                kind, status = (ArgumentError, Status.ARGUMENT) if isinstance(value, int) else (DtypeError, Status.TYPE)
                 raise kind(status, f'{self.name}: {name} is {value!r}, must be a number of 32 bits') from None
             fitting.append(value)
-        return self.pack(*fitting)
+        return self.pack_scalars(*fitting)
+
+    def launch(self, context, addresses, rest, stream):
+        args = self.pack_addresses(*addresses) + self.omitted + rest
+        if stream:
+            return self.function(context.handle, args, stream, failure.address)
+        # The default stream is that of whichever context is current.
+        with current_context(context.cuda):
+            return self.function(context.handle, args, None, failure.address)
 
 
-_OPERATIONS = {name: _Operation(name) for name in _abi.OPERATIONS}
-
-
-def _launch(function, context, args, stream):
-    if stream:
-        return function(context.handle, args, stream, failure.address)
-    # The default stream is that of whichever context is current.
-    with current_context(context.cuda):
-        return function(context.handle, args, None, failure.address)
+_operations = {name: _Operation(name) for name in _abi.OPERATIONS}
 
 
 def call(name, tensors, scalars, stream=None):
     """Puts one kernel on `stream`: a handle, or None for torch's current stream of the device (without torch: the
     legacy default stream)."""
-    operation = _OPERATIONS[name]
+    operation = _operations[name]
     try:
-        rest = operation.pack(*scalars)
+        rest = operation.pack_scalars(*scalars)
     except (struct_error, OverflowError):
-        rest = operation.pack_odd(scalars)
+        rest = operation.pack_odd_scalars(scalars)
     first = tensors[0]
     if isinstance(first, Tensor) and first.is_cuda:
         device = first.get_device()
-        packed = _pack_torch(tensors, device)
+        if stream is None:
+            stream = current_stream(device)
     else:
-        device, packed = _device_of(first), None
+        device = _device_of(first)
     bundle = _library.bundle
     context = bundle.contexts.get(device) or bundle.context(device)
-    if stream is None:
-        stream = current_stream(device) if isinstance(first, Tensor) else 0
-    if packed is not None:
-        status = _launch(operation.plain, context, packed + rest, stream)
+    addresses = _objects(tensors)
+    if addresses:
+        status = operation.launch(context, addresses, rest, stream)
     else:
         capsules = [tensor if tensor is None else _capsule(name, field, tensor, stream)
                     for field, tensor in zip(operation.tensors, tensors)]
-        pointers = operation.pack_pointers(*(0 if capsule is None else dl_tensor(capsule) for capsule in capsules))
-        status = _launch(operation.dlpack, context, pointers + operation.omitted + rest, stream)
+        addresses = [0 if capsule is None else capsule_pointer(capsule, b'dltensor') for capsule in capsules] + [0]
+        status = operation.launch(context, addresses, rest, stream)
         del capsules
         sweep()
     if status:

@@ -46,16 +46,17 @@ def error(status, text, cuda=0):
     return (ArgumentError if status < Status.NO_ROUTE else DeviceError)(status, text, cuda)
 
 
-def _open_library():
+def _open_library(kind):
     beside = FOLDER / 'libkda.so.0'
-    library = ctypes.CDLL(str(beside) if beside.exists() else 'libkda.so.0')
+    library = kind(str(beside) if beside.exists() else 'libkda.so.0')
     for name, (result, params) in _abi.FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, params
     return library
 
 
-library = _open_library()
+library = _open_library(ctypes.CDLL)
+holding_gil = _open_library(ctypes.PyDLL)  # for calls that read Python's objects
 
 
 class _Failure(threading.local):

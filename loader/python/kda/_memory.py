@@ -124,9 +124,9 @@ def _deleted(managed):
     _Export.alive.pop(managed, None)
 
 
-def dl_tensor(capsule):
-    """The address of the DLTensor inside a capsule, which is not consumed: it keeps the tensor alive."""
-    return _get(capsule, _DLPACK)
+def capsule_pointer(capsule, name):
+    """What is inside a capsule of this name, which is not consumed: it keeps that alive."""
+    return _get(capsule, name)
 
 
 sweep = _Export.sweep

@@ -10,6 +10,7 @@ from ._call import allocate, call, torch
 from ._library import ArgumentError
 
 _SCALE = 128.0 ** -0.5
+_PRECOMPUTED, _LOWER_BOUND, _SOFTPLUS = (int(gate) for gate in Gate)
 _MODES = {mode.name.lower(): int(mode) for mode in Mode}
 
 
@@ -31,8 +32,8 @@ def _run(name, tensors, scalars, stream):
 
 def _gate(in_kernel, lower_bound):
     if not in_kernel:
-        return int(Gate.PRECOMPUTED)
-    return int(Gate.SOFTPLUS if lower_bound is None else Gate.LOWER_BOUND)
+        return _PRECOMPUTED
+    return _SOFTPLUS if lower_bound is None else _LOWER_BOUND
 
 
 def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initial_state=None, output_final_state=False,

@@ -15,7 +15,9 @@ def _schema(name):
     alias = iter('abcdef')
     types = [f'Tensor({next(alias)}!)?' if field in _WRITTEN[name] else 'Tensor?' for field in tensors]
     types += ['float' if code == 'f' else 'int' for code in layout[:len(scalars)]]
-    fields = (f'{kind} {field}' for kind, field in zip(types, tensors + scalars))
+    # torch has a `mode` of its own.
+    names = ['state_indices_mode' if field == 'mode' else field for field in tensors + scalars]
+    fields = (f'{kind} {field}' for kind, field in zip(types, names))
     return f'{name}({", ".join(fields)}, int? stream) -> ()'
 
 
@@ -28,7 +30,8 @@ def _implementation(name):
 
 
 def run(name, tensors, scalars, stream):
-    getattr(torch.ops.kda, name)(*tensors, *scalars, stream)
+    numbers = [int(x) if isinstance(x, bool) else x for x in scalars]
+    getattr(torch.ops.kda, name)(*tensors, *numbers, stream)
 
 
 if torch is not None:

@@ -282,6 +282,7 @@ pub struct kda_recurrent_dlpack_args {
     pub cu_seqlens: *const kda_dl_tensor,
     pub num_accepted_tokens: *const kda_dl_tensor,
     pub initial_state: *const kda_dl_tensor,
+    pub read: kda_dl_reader,
     pub plain: kda_recurrent_args,
 }
 
@@ -296,6 +297,7 @@ pub struct kda_packed_dlpack_args {
     pub state: *const kda_dl_tensor,
     pub state_indices: *const kda_dl_tensor,
     pub out: *const kda_dl_tensor,
+    pub read: kda_dl_reader,
     pub plain: kda_packed_args,
 }
 
@@ -314,6 +316,7 @@ pub struct kda_fused_dlpack_args {
     pub output_gate: *const kda_dl_tensor,
     pub norm_weight: *const kda_dl_tensor,
     pub out: *const kda_dl_tensor,
+    pub read: kda_dl_reader,
     pub plain: kda_fused_args,
 }
 
@@ -334,6 +337,7 @@ pub struct kda_verify_dlpack_args {
     pub correction_cache: *const kda_dl_tensor,
     pub kg_cache: *const kda_dl_tensor,
     pub num_accepted_tokens: *const kda_dl_tensor,
+    pub read: kda_dl_reader,
     pub plain: kda_verify_args,
 }
 
@@ -347,8 +351,11 @@ pub struct kda_commit_dlpack_args {
     pub num_accepted_tokens: *const kda_dl_tensor,
     pub a_log: *const kda_dl_tensor,
     pub dt_bias: *const kda_dl_tensor,
+    pub read: kda_dl_reader,
     pub plain: kda_commit_args,
 }
+
+pub type kda_dl_reader = Option<unsafe extern "C" fn(*mut c_void, *mut kda_dl_tensor) -> c_int>;
 
 extern "C" {
     pub fn kda_status_name(status: c_int) -> *const c_char;
