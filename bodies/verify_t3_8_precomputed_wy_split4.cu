@@ -817,21 +817,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 
     // A half-warp without a token repeats its neighbour's.
     const u32 query_head = find_query_head(p, head);
-    const bool has_rows = lane % 16 * LANE_CHANNELS < ROWS;  // of v, which the CTA needs a part of
     token_words words[ROUNDS] = {};
-    quad v[ROUNDS] = {};
-    u32 from[ROUNDS];
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
-        const u32 t = 2 * (r * WARPS + warp);
-        from[r] = t + half < w.present ? t + half : t;
-        if (t >= w.present) continue;
-        words[r] = load_token(p, w.token + from[r], query_head, head, lane);
-        if (has_rows)
-            v[r] = load_channels(p.v + ((w.token + from[r]) * (u64)p.v_stride + (u64)head * DIM +
-                                        first_row + lane % 16 * LANE_CHANNELS) * sizeof(u16));
+        const u32 t = 2 * (r * WARPS + warp), own = t + half < w.present ? t + half : t;
+        if (t < w.present) words[r] = load_token(p, w.token + own, query_head, head, lane);
     }
-    const gate gate = load_gate(p, query_head, lane);
 
     const u32 row_tile = ROW_TILES < WARPS ? warp % ROW_TILES : warp * WARP_ROW_TILES;
     const u32 share = ROW_TILES < WARPS ? warp / ROW_TILES : 0;
@@ -846,29 +837,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             for (u32 j = 0; j < 2; j++)
                 rows[i][c][j] = load_state(state + (i * TILE_ROWS + j * 8) * ROW_BYTES + c * 64);
 
+    const gate gate = load_gate(p, query_head, lane);
     const u32 shared = shared_base();
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
-        const u32 t = 2 * (r * WARPS + warp);
+        const u32 t = 2 * (r * WARPS + warp), own = t + half;
         if (t >= w.present) continue;
         const token token = make_token(p, words[r], gate, lane);
-        if (t + half != from[r]) continue;  // a repetition
-        const u32 address = shared + VECTORS + from[r] * TOKEN_BYTES;
+        if (own >= w.present) continue;  // a repetition
+        const u32 address = shared + VECTORS + own * TOKEN_BYTES;
         store_vector(address + K, lane, token.k);
         store_vector(address + Q, lane, token.q);
         store_vector(address + D, lane, token.d);
         if (lane % 16 == 0) {
-            sts(shared + BETA + from[r] * sizeof(float), token.beta);
-            sts(shared + GRAM + from[r] * (TOKENS + 1) * 8 + 4, token.kq);  // the diagonal of Q
+            sts(shared + BETA + own * sizeof(float), token.beta);
+            sts(shared + GRAM + own * (TOKENS + 1) * 8 + 4, token.kq);  // the diagonal of Q
         }
-        if (has_rows) sts_quad(shared + V + from[r] * ROWS * sizeof(u16) + lane % 16 * 16, v[r]);
-        const u64 kg = kg_address(p, w.slot, head, from[r]);
+        const u64 kg = kg_address(p, w.slot, head, own);
         if (kg && blockIdx.x % SPLIT == 0) store_kg(kg, words[r], lane);
+    }
+    // v is needed last. The CTA needs a part of it: some lanes have none.
+    const u32 channel = lane % 16 * LANE_CHANNELS;
+    quad v[ROUNDS] = {};
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 own = 2 * (r * WARPS + warp) + half;
+        if (own < w.present && channel < ROWS)
+            v[r] = load_channels(p.v + ((w.token + own) * (u64)p.v_stride + (u64)head * DIM +
+                                        first_row + channel) * sizeof(u16));
     }
     sync_cta();
 
     if (warp == WARPS - 1) make_hats(shared, w.present, lane);
     if (2 * warp * COLUMNS < w.present) make_grams(shared, w.present, warp, lane);
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 own = 2 * (r * WARPS + warp) + half;
+        if (own < w.present && channel < ROWS)
+            sts_quad(shared + V + (own * ROWS + channel) * sizeof(u16), v[r]);
+    }
     sync_cta();
 
     float product[WARP_ROW_TILES][WARP_TOKEN_TILES][4] = {};
@@ -911,7 +918,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     float rest[TOKENS], read[TOKENS];
 #pragma unroll
     for (u32 t = 0; t < TOKENS; t += 2) {
-        if (t / TILE_TOKENS * TILE_TOKENS >= w.present) continue;
+        if (t / TILE_TOKENS * TILE_TOKENS >= w.present) break;
         const vec4 x = lds128(shared + PRODUCT + row * PRODUCT_BYTES + t * 8);
         const u32 address = shared + V + (t * ROWS + row) * sizeof(u16);
         rest[t] = as_float((u32)lds16(address) << 16) - x.x;
@@ -928,7 +935,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         const float x = lds(shared + BETA + s * sizeof(float)) * rest[s];
 #pragma unroll
         for (u32 t = s / 2 * 2; t < TOKENS; t += 2) {
-            if (t / TILE_TOKENS * TILE_TOKENS >= w.present) continue;
+            if (t / TILE_TOKENS * TILE_TOKENS >= w.present) break;
             const vec4 gq = lds128(shared + GRAM + (s * TOKENS + t) * 8);
             if (t > s) rest[t] = fmaf(-x, gq.x, rest[t]);
             if (t >= s) read[t] = fmaf(x, gq.y, read[t]);

@@ -22,7 +22,7 @@ static const char help[] =
     "  --cuda X.Y      CUDA version of its driver, 13.0 for example\n"
     "  --sms S         its SM count\n"
     "  --n N           rows (sequences)\n"
-    "  --tokens T      tokens per row; default 1\n"
+    "  --tokens T      tokens per row, of verify and commit the window; default 1\n"
     "  --gate GATE     precomputed, lower_bound or softplus; default precomputed, lower_bound for "
     "T=3 and packed\n"
     "  --h H           query/key heads; default 1, 12 for packed, 16 for T=3\n"

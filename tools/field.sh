@@ -68,16 +68,13 @@ report() {
     run 'every byte' "$build/kda-dump" "$bundle" verify
 
     section 'suites'
-    for suite in $(sed -n "s/^gpu_suites = \[\(.*\)\]/\1/p" tests/meson.build | tr -d "',"); do
-        only=
-        [ -z "$soft" ] || only='--only *zeros*'
-        if [ "$suite" = golden ]; then
-            # shellcheck disable=SC2086
-            run golden "$build/tests/golden-test" tests/golden "$bundle" $only
-        else
-            # shellcheck disable=SC2086
-            run "$suite" "$build/tests/$suite-test" "$bundle" $only
-        fi
+    suites=$(sed -n "s/^gpu_suites = \[\(.*\)\]/\1/p" tests/meson.build | tr -d "',")
+    [ -z "$soft" ] || suites=golden
+    for suite in $suites; do
+        case $suite in
+        golden) run golden "$build/tests/golden-test" tests/golden "$bundle" ;;
+        *) run "$suite" "$build/tests/$suite-test" "$bundle" ;;
+        esac
     done
 
     section 'fronts'
