@@ -66,6 +66,7 @@ constexpr int OCCUPANCY = 12;
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
+constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
@@ -114,6 +115,19 @@ HELPER u32 pack_bf16(float low, float high)
     u32 bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+#endif
+}
+
+// A bf16 in the lower half of a word. The shift is hidden from the compiler, which would move it up
+// to the load of the word: there it waits, and with it every load behind.
+HELPER float widen_bf16(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(bits << 16);
+#else
+    u32 x;
+    asm("shl.b32 %0, %1, 16;" : "=r"(x) : "r"(bits));
+    return as_float(x);
 #endif
 }
 
@@ -184,13 +198,14 @@ HELPER float sigmoid(float x)
 
 // ---- global memory, by 64-bit address
 
-HELPER u16 load16(u64 address)
+// Into the lower half of a word.
+HELPER u32 load16(u64 address)
 {
-    u16 x;
+    u32 x = 0;
 #ifdef KDA_SOFT_DEVICE
     memcpy(&x, soft_global(address, 2, __LINE__), 2);
 #else
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(address));
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(x) : "l"(address));
 #endif
     return x;
 }
@@ -254,7 +269,6 @@ HELPER void store16(u64 address, u16 x)
 #endif
 }
 
-HELPER float load_bf16(u64 address) { return as_float((u32)load16(address) << 16); }
 HELPER float load_f32(u64 address) { return as_float(load32(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }

@@ -46,25 +46,26 @@ struct kda_divisor {
     unsigned magic, shift;
 };
 
+// In the order of first use: a kernel waits for each line of its parameters that it touches first.
 struct kda_recurrent_params {
+    unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
+    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
+    unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
+    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
+    long long slot_stride;                      // between two slots of the pool
+    int num_slots, value_heads;                 // slots of the pool; HV, a multiple of H
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     unsigned long long beta;                    // [tok, HV] bf16
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
-    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
     unsigned long long out;                     // [tok, HV, 128] bf16
-    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
-    unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
-    unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride, beta_stride;  // token strides
-    long long slot_stride;                      // between two slots of the pool
     long long tok;                              // packed tokens of the call
-    int num_slots, rows;                        // slots of the pool; N
-    int heads, value_heads;                     // H, HV; HV is a multiple of H
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
+    int rows, heads;                            // N, H
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
-    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int reserved;                               // 0
 };
 
@@ -75,6 +76,7 @@ constexpr int OCCUPANCY = 6;
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
+constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
@@ -123,6 +125,19 @@ HELPER u32 pack_bf16(float low, float high)
     u32 bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+#endif
+}
+
+// A bf16 in the lower half of a word. The shift is hidden from the compiler, which would move it up
+// to the load of the word: there it waits, and with it every load behind.
+HELPER float widen_bf16(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(bits << 16);
+#else
+    u32 x;
+    asm("shl.b32 %0, %1, 16;" : "=r"(x) : "r"(bits));
+    return as_float(x);
 #endif
 }
 
@@ -185,13 +200,14 @@ HELPER float reciprocal_fast(float x)
 
 // ---- global memory, by 64-bit address
 
-HELPER u16 load16(u64 address)
+// Into the lower half of a word.
+HELPER u32 load16(u64 address)
 {
-    u16 x;
+    u32 x = 0;
 #ifdef KDA_SOFT_DEVICE
     memcpy(&x, soft_global(address, 2, __LINE__), 2);
 #else
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(address));
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(x) : "l"(address));
 #endif
     return x;
 }
@@ -256,7 +272,6 @@ HELPER void store16(u64 address, u16 x)
 #endif
 }
 
-HELPER float load_bf16(u64 address) { return as_float((u32)load16(address) << 16); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
@@ -456,11 +471,10 @@ HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
     sequence s;
     s.token = n * TOKENS;
     s.present = TOKENS;
-    int accepted = 1;
 #pragma unroll
     for (u32 t = 0; t < TOKENS; t++)
         s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
-    if (TOKENS > 1 && p.accepted) accepted = load_i32(p.accepted + 4 * (u64)n);
+    const int accepted = p.accepted ? load_i32(p.accepted + 4 * (u64)n) : 1;
     if (p.cu_seqlens) {
         const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
         i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
@@ -491,9 +505,10 @@ HELPER u64 out_address(const kda_recurrent_params &p, u32 token, u32 head, u32 f
     return p.out + (((u64)token * (u32)p.value_heads + head) * DIM + first_row) * sizeof(u16);
 }
 
-HELPER float load_value(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
+// An element of v, for widen_bf16.
+HELPER u32 load_value(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
 {
-    return load_bf16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
+    return load16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
 }
 
 HELPER u32 find_query_head(const kda_recurrent_params &p, u32 head)
@@ -512,7 +527,7 @@ struct token {
 
 struct token_words {
     quad q, k, g;
-    float beta;
+    u32 beta;  // for widen_bf16
 };
 
 HELPER token_words load_token(const kda_recurrent_params &p, u32 index, u32 query_head, u32 head,
@@ -523,7 +538,7 @@ HELPER token_words load_token(const kda_recurrent_params &p, u32 index, u32 quer
     return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
             load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
             load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
-            load_bf16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
+            load16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
 }
 
 struct gate {};  // g is the log decay
@@ -540,6 +555,9 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     unpack_bf16(words.g, g);
     (void)gate;
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
+    // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
+    const float kq[1] = {dot(t.k, t.q)};
+    t.kq = fmaxf(fminf(sum_half(kq, lane), FLOAT_MAX), -FLOAT_MAX);
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
 #pragma unroll
@@ -548,9 +566,8 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
         t.k[c] = t.k[c] * k_scale;
         t.d[c] = exp_fast(g[c]);
     }
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = sum_half(kq, lane);
-    t.beta = words.beta;
+    t.kq = t.kq * (q_scale * p.scale) * k_scale;
+    t.beta = widen_bf16(words.beta);
     return t;
 }
 
@@ -614,11 +631,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         gate = load_gate(p, query_head, lane);
     }
     const u32 values = s.present * ROWS;
-    float v[VALUES];
+    u32 v[VALUES];
 #pragma unroll
     for (int j = 0; j < VALUES; j++) {
         const u32 i = j * THREADS + threadIdx.x;
-        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0.0f;
+        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0;
     }
     if (s.live == 0) {  // a null row
 #pragma unroll 1
@@ -659,7 +676,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 #pragma unroll
     for (int j = 0; j < VALUES; j++) {
         const u32 i = j * THREADS + threadIdx.x;
-        if (i < values) sts(shared + i / ROWS * TOKEN_BYTES + V + i % ROWS * sizeof(float), v[j]);
+        if (i < values) sts(shared + i / ROWS * TOKEN_BYTES + V + i % ROWS * sizeof(float),
+                            widen_bf16(v[j]));
     }
     sync_cta();
 

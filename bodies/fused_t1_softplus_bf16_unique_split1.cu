@@ -67,6 +67,7 @@ constexpr int OCCUPANCY = 2;
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
+constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
@@ -115,6 +116,19 @@ HELPER u32 pack_bf16(float low, float high)
     u32 bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+#endif
+}
+
+// A bf16 in the lower half of a word. The shift is hidden from the compiler, which would move it up
+// to the load of the word: there it waits, and with it every load behind.
+HELPER float widen_bf16(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(bits << 16);
+#else
+    u32 x;
+    asm("shl.b32 %0, %1, 16;" : "=r"(x) : "r"(bits));
+    return as_float(x);
 #endif
 }
 
@@ -197,17 +211,33 @@ HELPER float log1p_fast(float e)
     return e < 0.0625f ? series : l * 0.69314718f;
 }
 
-HELPER float softplus(float x) { return x > 20.0f ? x : log1p_fast(exp_fast(x)); }
+// One of two values that are both there: a branch per channel would put their latencies one after
+// another.
+HELPER float select(bool first, float a, float b)
+{
+#ifdef KDA_SOFT_DEVICE
+    return first ? a : b;
+#else
+    float x;
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
+        : "=f"(x)
+        : "r"((u32)first), "f"(a), "f"(b));
+    return x;
+#endif
+}
+
+HELPER float softplus(float x) { return select(x > 20.0f, x, log1p_fast(exp_fast(x))); }
 
 // ---- global memory, by 64-bit address
 
-HELPER u16 load16(u64 address)
+// Into the lower half of a word.
+HELPER u32 load16(u64 address)
 {
-    u16 x;
+    u32 x = 0;
 #ifdef KDA_SOFT_DEVICE
     memcpy(&x, soft_global(address, 2, __LINE__), 2);
 #else
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(address));
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(x) : "l"(address));
 #endif
     return x;
 }
@@ -291,7 +321,6 @@ HELPER void store16(u64 address, u16 x)
 #endif
 }
 
-HELPER float load_bf16(u64 address) { return as_float((u32)load16(address) << 16); }
 HELPER float load_f32(u64 address) { return as_float(load32(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
@@ -635,20 +664,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         for (int t = 0; t < TAPS - 1; t++) w.value[t] = load64(conv + t * tap_bytes);
     }
     u64 input;           // x of the channels, or their raw gate
-    float logit = 0.0f;  // of beta
-    float output_gate[PASSES];
+    u32 logit = 0;  // of beta
+    u32 output_gate[PASSES];
     const auto load_token = [&]() {
         input = 0;
         if (convolves) {
             input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
         } else if (warp == GATE_PART) {
             input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
-            logit = load_bf16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
+            logit = load16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
         }
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
             output_gate[pass] =
-                load_bf16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + (u64)head * DIM +
+                load16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + (u64)head * DIM +
                                                first_row + own + pass * 2 * PASS_ROWS));
     };
     load_token();
@@ -682,7 +711,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             for (u32 c = 0; c < LANE_CONV; c++)
                 d[c] = exp_fast(log_decay(p, rate, bf16_of(input, c) + bias[c]));
             store_vector(shared + D, lane, d);
-            if (lane == 0) sts(shared + BETA, sigmoid(logit));
+            if (lane == 0) sts(shared + BETA, sigmoid(widen_bf16(logit)));
         }
         sync_cta();
 
@@ -735,13 +764,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         sync_cta();
 
         // A head of zeros has no norm without an epsilon: its output is zero, not NaN.
-        constexpr float MOST = 3.402823466e38f;
         const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
-        const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), MOST);
+        const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
         const u64 out = p.out + 2 * (row * width + (u64)head * DIM + first_row + own);
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++) {
-            const float y = o[pass] * inverse * gain[pass] * sigmoid(output_gate[pass]);
+            const float y = o[pass] * inverse * gain[pass] * sigmoid(widen_bf16(output_gate[pass]));
             if (lane % ROW_LANES == 0) store_bf16(out + 2 * (pass * 2 * PASS_ROWS), y);
         }
     }

@@ -87,6 +87,7 @@ constexpr int OCCUPANCY = 4;
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
+constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
@@ -137,6 +138,19 @@ HELPER u32 pack_bf16(float low, float high)
     u32 bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+#endif
+}
+
+// A bf16 in the lower half of a word. The shift is hidden from the compiler, which would move it up
+// to the load of the word: there it waits, and with it every load behind.
+HELPER float widen_bf16(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(bits << 16);
+#else
+    u32 x;
+    asm("shl.b32 %0, %1, 16;" : "=r"(x) : "r"(bits));
+    return as_float(x);
 #endif
 }
 
@@ -232,17 +246,33 @@ HELPER float log1p_fast(float e)
     return e < 0.0625f ? series : l * 0.69314718f;
 }
 
-HELPER float softplus(float x) { return x > 20.0f ? x : log1p_fast(exp_fast(x)); }
+// One of two values that are both there: a branch per channel would put their latencies one after
+// another.
+HELPER float select(bool first, float a, float b)
+{
+#ifdef KDA_SOFT_DEVICE
+    return first ? a : b;
+#else
+    float x;
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
+        : "=f"(x)
+        : "r"((u32)first), "f"(a), "f"(b));
+    return x;
+#endif
+}
+
+HELPER float softplus(float x) { return select(x > 20.0f, x, log1p_fast(exp_fast(x))); }
 
 // ---- global memory, by 64-bit address
 
-HELPER u16 load16(u64 address)
+// Into the lower half of a word.
+HELPER u32 load16(u64 address)
 {
-    u16 x;
+    u32 x = 0;
 #ifdef KDA_SOFT_DEVICE
     memcpy(&x, soft_global(address, 2, __LINE__), 2);
 #else
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(address));
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(x) : "l"(address));
 #endif
     return x;
 }
@@ -306,7 +336,6 @@ HELPER void store16(u64 address, u16 x)
 #endif
 }
 
-HELPER float load_bf16(u64 address) { return as_float((u32)load16(address) << 16); }
 HELPER float load_f32(u64 address) { return as_float(load32(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
@@ -564,9 +593,10 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
     }
 }
 
-HELPER float load_value(const kda_verify_params &p, u32 token, u32 head, u32 row)
+// An element of v, for widen_bf16.
+HELPER u32 load_value(const kda_verify_params &p, u32 token, u32 head, u32 row)
 {
-    return load_bf16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
+    return load16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
 }
 
 HELPER u32 find_query_head(const kda_verify_params &p, u32 head)
@@ -585,7 +615,7 @@ struct token {
 
 struct token_words {
     quad q, k, g;
-    float beta;
+    u32 beta;  // for widen_bf16
 };
 
 HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_head, u32 head,
@@ -596,7 +626,7 @@ HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_h
     return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
             load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
             load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
-            load_bf16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
+            load16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
 }
 
 struct gate {
@@ -640,6 +670,9 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
     unpack_bf16(words.g, g);
     const float rate = exp_fast(gate.a_log);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
+    // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
+    const float kq[1] = {dot(t.k, t.q)};
+    t.kq = fmaxf(fminf(sum_half(kq, lane), FLOAT_MAX), -FLOAT_MAX);
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
 #pragma unroll
@@ -648,9 +681,9 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
         t.k[c] = t.k[c] * k_scale;
         t.d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
     }
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = sum_half(kq, lane);
-    t.beta = p.beta_is_logit ? sigmoid(words.beta) : words.beta;
+    t.kq = t.kq * (q_scale * p.scale) * k_scale;
+    t.beta = widen_bf16(words.beta);
+    if (p.beta_is_logit) t.beta = sigmoid(t.beta);
     return t;
 }
 

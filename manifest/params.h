@@ -23,25 +23,26 @@ struct kda_divisor {
 // @params end
 
 // @params begin RECURRENT PACKED
+// In the order of first use: a kernel waits for each line of its parameters that it touches first.
 struct kda_recurrent_params {
+    unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
+    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
+    unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
+    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
+    long long slot_stride;                      // between two slots of the pool
+    int num_slots, value_heads;                 // slots of the pool; HV, a multiple of H
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     unsigned long long beta;                    // [tok, HV] bf16
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
-    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
     unsigned long long out;                     // [tok, HV, 128] bf16
-    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
-    unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
-    unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride, beta_stride;  // token strides
-    long long slot_stride;                      // between two slots of the pool
     long long tok;                              // packed tokens of the call
-    int num_slots, rows;                        // slots of the pool; N
-    int heads, value_heads;                     // H, HV; HV is a multiple of H
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
+    int rows, heads;                            // N, H
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
-    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int reserved;                               // 0
 };
 // @params end

@@ -523,7 +523,7 @@ static void broken_rules(void **state)
         IN(KDA_SPAN_BODIES, body, 0, threads, 48, "multiple of 32, found 48"),
         IN(KDA_SPAN_BODIES, body, 0, threads, 2048, "threads expected"),
         IN(KDA_SPAN_BODIES, body, 0, smem, 1u << 20, "smem expected"),
-        IN(KDA_SPAN_BODIES, body, 0, flags, 32, "flags expected"),
+        IN(KDA_SPAN_BODIES, body, 0, flags, 64, "flags expected"),
         IN(KDA_SPAN_BODIES, body, 0, head_set, 1, "head_set accepts H = 0"),
         IN(KDA_SPAN_BODIES, body, 0, row_set, 1, "row_set"),
         IN(KDA_SPAN_BODIES, body, 0, params_version, 0, "params_version"),
