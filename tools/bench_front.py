@@ -66,7 +66,7 @@ def main():
 
     operation = _call._operations['recurrent']
     rest = operation.pack_scalars(*scalars)
-    objects = operation.pack_addresses(*_call._objects(tensors) or [0] * 14) + operation.omitted + rest
+    objects = operation.pack_addresses(*_call._objects(tensors)) + operation.omitted + rest
     context, error = _library.bundle.context(0).handle, _library.failure.address
     stream = torch.cuda.Stream()
     handle, plain = stream.cuda_stream, kda_tensors(tensors) + rest

@@ -223,6 +223,30 @@ class Exchange(unittest.TestCase):
         self.assertEqual(str(caught.exception),
                          'recurrent: g stride[0] is 258, must be at least 256 and a multiple of 4')
 
+    def test_work_stream(self):
+        """The call is on the stream that the framework names, unless one is given."""
+        stream, asked = ctypes.c_void_p(), []
+        with _memory.current_context(kda._library.bundle.context(0).cuda):
+            kda._library.driver.call('cuStreamCreate', ctypes.byref(stream), 0)
+
+        @_call._WorkStream
+        def work_stream(kind, device, out):
+            asked.append((kind, device))
+            out[0] = stream.value
+            return 0
+        self.api.work_stream = ctypes.cast(work_stream, ctypes.c_void_p).value
+        launches = []
+        operation = _call._operations['recurrent']
+        function = operation.function
+        operation.function = lambda *args: launches.append(args[2]) or function(*args)
+        try:
+            kind = self.made(self.api)
+            self.run_with(kind)
+            self.run_with(kind, stream=0)
+        finally:
+            operation.function = function
+        self.assertEqual((asked, launches), ([(2, 0)], [stream.value, None]))
+
     def test_two_frameworks(self):
         """Then all go through capsules."""
         self.run_with(self.made(self.api), g=valid()['g'])

@@ -25,42 +25,65 @@ try:
     from torch._C import _cuda_getCurrentRawStream as current_stream
 except ImportError:
     def current_stream(device):
-        return torch.cuda.current_stream(device).cuda_stream
+        return torch.cuda.current_stream(device).cuda_stream if torch.cuda.is_available() else 0
 
 # --------------------------------------------------------------------------------------- exchange API
 
 class _ExchangeAPI(ctypes.Structure):
-    """DLPackExchangeAPI as far as it is used here; later versions of the same major add to its end."""
+    """DLPackExchangeAPI; later versions of the same major add to its end."""
     _fields_ = [('major', ctypes.c_uint32), ('minor', ctypes.c_uint32), ('previous', ctypes.c_void_p),
                 ('allocate', ctypes.c_void_p), ('export', ctypes.c_void_p), ('adopt', ctypes.c_void_p),
-                ('read', ctypes.c_void_p)]
+                ('read', ctypes.c_void_p), ('work_stream', ctypes.c_void_p)]
 
 
-class _Readers(dict):
-    """By type: the address of the function that says what an object of it is; 0 where there is none."""
+_WorkStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 
-    def __missing__(self, kind):
+
+class _Framework:
+    """What a type of tensors says of itself. `reader` is the address of the function that reads an object of it, 0 where
+    there is none: then objects come as capsules."""
+
+    def __init__(self, kind):
         capsule = getattr(kind, '__dlpack_c_exchange_api__', None)
         address = capsule and capsule_pointer(capsule, b'dlpack_exchange_api')
         while address and _ExchangeAPI.from_address(address).major > 1:
             address = _ExchangeAPI.from_address(address).previous
-        reader = self[kind] = (address and _ExchangeAPI.from_address(address).read) or 0
-        return reader
+        api = _ExchangeAPI.from_address(address) if address else _ExchangeAPI()
+        self.reader = api.read or 0
+        self.work_stream = _WorkStream(api.work_stream) if self.reader and api.work_stream else None
+        self.is_torch = torch is not None and issubclass(kind, Tensor)
+
+    def current_stream(self, device):
+        """The stream that the framework works on; capsules are ready on any that is asked for."""
+        if self.is_torch:
+            return current_stream(device)
+        out = ctypes.c_void_p()
+        if self.work_stream:
+            self.work_stream(CUDA, device, ctypes.byref(out))
+        return out.value or 0
 
 
-_readers = _Readers()
+class _Frameworks(dict):
+    """By type of tensor."""
+
+    def __missing__(self, kind):
+        framework = self[kind] = _Framework(kind)
+        return framework
+
+
+_frameworks = _Frameworks()
 
 
 def _objects(tensors):
-    """What the library is to read, and with what; None where a tensor has to come through __dlpack__."""
-    reader = _readers[type(tensors[0])]
+    """What the library is to read, and with what; None where a tensor has to come as a capsule."""
+    reader = _frameworks[type(tensors[0])].reader
     if not reader:
         return None
     addresses = []
     for tensor in tensors:
         if tensor is None:
             addresses.append(0)
-        elif _readers[type(tensor)] == reader:
+        elif _frameworks[type(tensor)].reader == reader:
             addresses.append(id(tensor))
         else:
             return None
@@ -131,20 +154,16 @@ _operations = {name: _Operation(name) for name in _abi.OPERATIONS}
 
 
 def call(name, tensors, scalars, stream=None):
-    """Puts one kernel on `stream`: a handle, or None for torch's current stream of the device (without torch: the
-    legacy default stream)."""
+    """Puts one kernel on `stream`: a handle, or None for the stream that the first tensor's framework works on."""
     operation = _operations[name]
     try:
         rest = operation.pack_scalars(*scalars)
     except (struct_error, OverflowError):
         rest = operation.pack_odd_scalars(scalars)
     first = tensors[0]
-    if isinstance(first, Tensor) and first.is_cuda:
-        device = first.get_device()
-        if stream is None:
-            stream = current_stream(device)
-    else:
-        device = _device_of(first)
+    device = first.get_device() if isinstance(first, Tensor) and first.is_cuda else _device_of(first)
+    if stream is None:
+        stream = _frameworks[type(first)].current_stream(device)
     bundle = _library.bundle
     context = bundle.contexts.get(device) or bundle.context(device)
     addresses = _objects(tensors)

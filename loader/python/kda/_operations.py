@@ -59,8 +59,8 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
     output: like v; None: allocated.
     disable_state_update: the pool keeps its bits; T is 1..16. correction_cache: f32 [num_slots,HV,T_cache,128] and
         kg_cache: bf16 [num_slots,HV,T_cache,256] receive what `commit_kda` needs.
-    backend: 'cake' or 'auto', the same kernels. stream: a CUstream handle; None: torch's current stream, without torch
-        the legacy default stream.
+    backend: 'cake' or 'auto', the same kernels. stream: a CUstream handle; None: torch's current stream, or the one that
+        the framework of q names, or the legacy default stream.
 
     Returns (output, pool if output_final_state else None). Raises ArgumentError (a ValueError), DtypeError (a TypeError)
     and DeviceError (a RuntimeError), with the library's status and text. During a graph capture a kernel that was never
