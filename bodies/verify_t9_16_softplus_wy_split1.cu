@@ -81,8 +81,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 16, SPLIT = 1, THREADS = 128, SMEM = 47168;
-constexpr int OCCUPANCY = 3;
+constexpr int TOKENS = 16, SPLIT = 1, THREADS = 128, SMEM = 43088;
+constexpr int OCCUPANCY = 5;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -100,6 +100,9 @@ struct quad {
 };
 struct vec4 {
     float x, y, z, w;
+};
+struct pair {
+    float x, y;
 };
 
 // ---- numbers
@@ -374,6 +377,17 @@ HELPER void store32(u64 address, u32 x)
 #endif
 }
 
+// Asks for what a later load will find in L2: 16-byte aligned, a multiple of 16 bytes.
+HELPER void prefetch(u64 address, u32 size)
+{
+#ifdef KDA_SOFT_DEVICE
+    (void)soft_global(address, 16, __LINE__);
+    (void)soft_global(address + size - 16, 16, __LINE__);
+#else
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(size));
+#endif
+}
+
 // A lane's 8 channels of a cache.
 HELPER void store_channels(u64 address, const quad &x)
 {
@@ -463,6 +477,17 @@ HELPER u16 lds16(u32 address)
     memcpy(&x, soft_shared(address, 2, __LINE__), 2);
 #else
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER pair lds_pair(u32 address)
+{
+    pair x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 8, __LINE__), 8);
+#else
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
 #endif
     return x;
 }
@@ -705,16 +730,16 @@ HELPER window find_window(const kda_verify_params &p, u32 n)
 {
     window w;
     w.slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
-    w.token = n * (u32)p.tokens;
-    w.present = (u32)p.tokens;
+    i64 begin = n * (i64)p.tokens, end = begin + p.tokens;
     if (p.cu_seqlens) {
-        const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
-        i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
-        if (length > p.tok - begin) length = p.tok - begin;
-        if (length > p.tokens) length = p.tokens;
-        w.token = (u32)begin;
-        w.present = begin < 0 || length < 0 ? 0 : (u32)length;
+        begin = load_i32(p.cu_seqlens + 4 * (u64)n);
+        end = load_i32(p.cu_seqlens + 4 * (u64)n + 4);
     }
+    i64 length = end - begin;
+    if (length > p.tok - begin) length = p.tok - begin;
+    if (length > p.tokens) length = p.tokens;
+    w.token = (u32)begin;
+    w.present = begin < 0 || length < 0 ? 0 : (u32)length;
     w.live = w.slot >= p.null_min && w.slot < p.num_slots;
     return w;
 }
@@ -774,24 +799,26 @@ constexpr u32 ROW_TILES = ROWS / TILE_ROWS, TOKEN_TILES = TOKENS / TILE_TOKENS;
 constexpr u32 WARP_ROW_TILES = ROW_TILES < WARPS ? 1 : ROW_TILES / WARPS;
 constexpr u32 SHARES = WARPS * WARP_ROW_TILES / ROW_TILES;
 constexpr u32 WARP_TOKEN_TILES = TOKEN_TILES / SHARES;
-constexpr u32 STEPS = DIM / 32;  // of 32 channels
+constexpr u32 STEPS = DIM / 32, STEP_BYTES = 64;  // of 32 channels
+constexpr u32 AHEAD = 2;                          // steps of the state that are in registers
 static_assert(ROUNDS * 2 * WARPS == TOKENS && SHARES * WARP_TOKEN_TILES == TOKEN_TILES &&
                   SHARES * ROW_TILES == WARPS * WARP_ROW_TILES,
               "whole shares");
 
 // Shared memory. The hats: 2*TOKENS vectors of bf16, then what their rounding lost. The vectors of
-// the tokens in f32, and over them, once the Gram matrices are done, the product: for each value
-// row the pairs S0.khat, S0.qhat of all tokens. The pairs G, Q of all s, t. The CTA's part of v in
-// bf16. Beta.
+// the tokens in f32, and over them, once the Gram matrices are done, the product, which is for each
+// value row the pairs S0.khat, S0.qhat of all tokens, and the CTA's part of v in bf16. The pairs G, Q
+// of all s, t. Beta. The window's first token, which is not needed until the end.
 constexpr u32 HAT_BYTES = DIM * sizeof(u16), VECTOR_BYTES = DIM * sizeof(float);
 constexpr u32 HATS = 0, LOST = 2 * TOKENS * HAT_BYTES;
 constexpr u32 VECTORS = 2 * LOST, K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
 constexpr u32 TOKEN_BYTES = 3 * VECTOR_BYTES;
 constexpr u32 PRODUCT = VECTORS, PRODUCT_BYTES = TOKENS * 8 + 16;  // 16: off the banks of other rows
-constexpr u32 GRAM = VECTORS + TOKENS * TOKEN_BYTES;
-constexpr u32 V = GRAM + TOKENS * TOKENS * 8, BETA = V + TOKENS * ROWS * sizeof(u16);
-static_assert(SMEM == BETA + TOKENS * sizeof(float), "the row's smem");
-static_assert(ROWS * PRODUCT_BYTES <= TOKENS * TOKEN_BYTES, "the product fits over the vectors");
+constexpr u32 V = PRODUCT + ROWS * PRODUCT_BYTES;
+constexpr u32 GRAM = VECTORS + TOKENS * TOKEN_BYTES, BETA = GRAM + TOKENS * TOKENS * 8;
+constexpr u32 FIRST = BETA + TOKENS * sizeof(float);
+static_assert(SMEM == FIRST + 16, "the row's smem");
+static_assert(V + TOKENS * ROWS * sizeof(u16) <= GRAM, "product and v fit over the vectors");
 
 // A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
 // no bank conflicts.
@@ -809,6 +836,11 @@ HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
     x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
+HELPER u32 vector_offset(u32 channel)
+{
+    return channel / 8 * 16 + channel % 8 / 4 * (VECTOR_BYTES / 2) + channel % 4 * 4;
+}
+
 // Where 8 channels of a hat lie: eight lanes that read two hats reach all banks.
 HELPER u32 hat_address(u32 hat, u32 eighth) { return hat * HAT_BYTES + (eighth ^ hat % 2 * 4) * 16; }
 
@@ -818,31 +850,26 @@ HELPER float carry(float x, float d)
     return x * d;
 }
 
-// The hats of all tokens, by one warp: khat in the lower half-warp, qhat in the upper.
-HELPER void make_hats(u32 shared, u32 present, u32 lane)
+// The hats of all tokens: a warp has 32 channels, a lane two of them, of khat in the lower half-warp
+// and of qhat in the upper.
+HELPER void make_hats(u32 shared, u32 present, u32 warp, u32 lane)
 {
-    const u32 half = lane / 16;
-    float decay[LANE_CHANNELS];
-#pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) decay[c] = 1.0f;
-#pragma unroll 2
+    const u32 half = lane / 16, channel = warp * 32 + lane % 16 * 2;
+    const u32 place = vector_offset(channel), from = half ? Q : K;
+    float low = 1.0f, high = 1.0f;  // P
+#pragma unroll 1
     for (u32 t = 0; t < present; t++) {
-        const u32 token = shared + VECTORS + t * TOKEN_BYTES;
-        float d[LANE_CHANNELS], x[LANE_CHANNELS], rounded[LANE_CHANNELS];
-        load_vector(token + D, lane, d);
-        load_vector(token + (half ? Q : K), lane, x);
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) {
-            decay[c] = carry(decay[c], d[c]);
-            x[c] = carry(x[c], decay[c]);
-        }
-        const quad hat = pack_row(x);
-        unpack_bf16(hat, rounded);
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x[c] = x[c] - rounded[c];
-        const u32 address = shared + hat_address(2 * t + half, lane % 16);
-        sts_quad(address + HATS, hat);
-        sts_quad(address + LOST, pack_row(x));
+        const u32 token = shared + VECTORS + t * TOKEN_BYTES + place;
+        const pair d = lds_pair(token + D), x = lds_pair(token + from);
+        low = carry(low, d.x);
+        high = carry(high, d.y);
+        const float a = carry(x.x, low), b = carry(x.y, high);
+        const u32 hat = pack_bf16(a, b);
+        const u32 lost = pack_bf16(a - as_float(hat << 16), b - as_float(hat & 0xffff0000u));
+        const u32 address =
+            shared + hat_address(2 * t + half, channel / LANE_CHANNELS) + channel % LANE_CHANNELS * 2;
+        sts(address + HATS, as_float(hat));
+        sts(address + LOST, as_float(lost));
     }
 }
 
@@ -856,7 +883,7 @@ HELPER void make_grams(u32 shared, u32 present, u32 warp, u32 lane)
 #pragma unroll
     for (u32 i = 0; i < COLUMNS; i++)
         load_vector(shared + VECTORS + (first + i) * TOKEN_BYTES + K, lane, y[i]);
-#pragma unroll 2
+#pragma unroll 1
     for (u32 t = 2 * warp * COLUMNS + 1; t < present; t++) {
         const u32 token = shared + VECTORS + t * TOKEN_BYTES;
         float d[LANE_CHANNELS], k[LANE_CHANNELS], q[LANE_CHANNELS], sums[2 * COLUMNS];
@@ -878,6 +905,59 @@ HELPER void make_grams(u32 shared, u32 present, u32 warp, u32 lane)
     }
 }
 
+// Of a warp's row tiles, step after step, the two rows of a lane.
+HELPER void load_step(u64 state, u32 step, quad (&rows)[2])
+{
+    const u64 address =
+        state + step / STEPS * TILE_ROWS * ROW_BYTES + step % STEPS * STEP_BYTES;
+    rows[0] = load_state(address);
+    rows[1] = load_state(address + 8 * ROW_BYTES);
+}
+
+// Forward substitution for one value row, through at most N tokens; the fewest whole tiles of tokens
+// that hold them all.
+template <u32 N>
+HELPER void solve(const kda_verify_params &p, const window &w, u32 shared, u32 head, u32 row)
+{
+    if constexpr (N > TILE_TOKENS) {
+        if (w.present <= N - TILE_TOKENS) return solve<N - TILE_TOKENS>(p, w, shared, head, row);
+    }
+    // Of token t, what is left of v and what has been read out.
+    float rest[N], read[N];
+    const u32 own = row % ROWS;
+#pragma unroll
+    for (u32 t = 0; t < N; t += 2) {
+        const vec4 x = lds128(shared + PRODUCT + own * PRODUCT_BYTES + t * 8);
+        const u32 v = shared + V + (t * ROWS + own) * sizeof(u16);
+        rest[t] = as_float((u32)lds16(v) << 16) - x.x;
+        rest[t + 1] = as_float((u32)lds16(v + ROWS * sizeof(u16)) << 16) - x.z;
+        read[t] = x.y;
+        read[t + 1] = x.w;
+    }
+    u64 out = out_address(p, as_bits(lds(shared + FIRST)), head, row);
+    u64 correction = correction_address(p, w.slot, head, 0);
+    if (correction) correction += row * sizeof(float);
+#pragma unroll
+    for (u32 s = 0; s < N; s++) {
+        if (s >= w.present) return;
+        const float x = lds(shared + BETA + s * sizeof(float)) * rest[s];
+#pragma unroll
+        for (u32 t = s / 2 * 2; t < N; t += 2) {
+            const vec4 gq = lds128(shared + GRAM + (s * TOKENS + t) * 8);
+            if (t > s) rest[t] = fmaf(-x, gq.x, rest[t]);
+            if (t >= s) read[t] = fmaf(x, gq.y, read[t]);
+            if (t + 1 > s) rest[t + 1] = fmaf(-x, gq.z, rest[t + 1]);
+            read[t + 1] = fmaf(x, gq.w, read[t + 1]);
+        }
+        store_bf16(out, read[s]);
+        out += (u64)p.out_stride * sizeof(u16);
+        if (correction) {
+            store32(correction, as_bits(x));
+            correction += (u64)p.correction_strides[2] * sizeof(float);
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_verify_t9_16_softplus_wy_split1(const __grid_constant__ struct kda_verify_params p)
 {
@@ -892,6 +972,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         return;
     }
 
+    // The state is on its way while the tokens are prepared, but in no register.
+    const u32 shared = shared_base();
+    if (threadIdx.x == 0) {
+        prefetch(state_address(p, w.slot, head, first_row), ROWS * (u32)ROW_BYTES);
+        sts(shared + FIRST, as_float(w.token));
+    }
+
     // A half-warp without a token repeats its neighbour's.
     const u32 query_head = find_query_head(p, head);
     token_words words[ROUNDS] = {};
@@ -901,21 +988,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         if (t < w.present) words[r] = load_token(p, w.token + own, query_head, head, lane);
     }
 
-    const u32 row_tile = ROW_TILES < WARPS ? warp % ROW_TILES : warp * WARP_ROW_TILES;
-    const u32 share = ROW_TILES < WARPS ? warp / ROW_TILES : 0;
-    const u64 state = state_address(p, w.slot, head, first_row + row_tile * TILE_ROWS + lane / 4) +
-                      lane % 4 * sizeof(quad);
-    quad rows[WARP_ROW_TILES][STEPS][2];
-#pragma unroll
-    for (u32 i = 0; i < WARP_ROW_TILES; i++)
-#pragma unroll
-        for (u32 c = 0; c < STEPS; c++)
-#pragma unroll
-            for (u32 j = 0; j < 2; j++)
-                rows[i][c][j] = load_state(state + (i * TILE_ROWS + j * 8) * ROW_BYTES + c * 64);
-
     const gate gate = load_gate(p, query_head, lane);
-    const u32 shared = shared_base();
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         const u32 t = 2 * (r * WARPS + warp), own = t + half;
@@ -945,85 +1018,59 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
     sync_cta();
 
-    if (warp == WARPS - 1) make_hats(shared, w.present, lane);
+    make_hats(shared, w.present, warp, lane);
     if (2 * warp * COLUMNS < w.present) make_grams(shared, w.present, warp, lane);
+    const u32 row_tile = ROW_TILES < WARPS ? warp % ROW_TILES : warp * WARP_ROW_TILES;
+    const u32 share = ROW_TILES < WARPS ? warp / ROW_TILES : 0;
+    const u64 state = state_address(p, w.slot, head, first_row + row_tile * TILE_ROWS + lane / 4) +
+                      lane % 4 * sizeof(quad);
+    quad rows[AHEAD][2];
+#pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) load_step(state, i, rows[i]);
+
+    sync_cta();
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         const u32 own = 2 * (r * WARPS + warp) + half;
         if (own < w.present && channel < ROWS)
             sts_quad(shared + V + (own * ROWS + channel) * sizeof(u16), v[r]);
     }
-    sync_cta();
 
-    float product[WARP_ROW_TILES][WARP_TOKEN_TILES][4] = {};
 #pragma unroll
-    for (u32 c = 0; c < STEPS; c++)
+    for (u32 i = 0; i < WARP_ROW_TILES; i++) {
+        float product[WARP_TOKEN_TILES][4] = {};
 #pragma unroll
-        for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
-            const u32 tile = n * SHARES + share;
-            if (tile * TILE_TOKENS >= w.present) continue;
-            const u32 address = shared + hat_address(tile * 8 + lane / 4, c * 4 + lane % 4);
-            const quad hat = lds_quad(address + HATS), lost = lds_quad(address + LOST);
+        for (u32 c = 0; c < STEPS; c++) {
+            const u32 step = i * STEPS + c;
+            const quad a = rows[step % AHEAD][0], b = rows[step % AHEAD][1];
+            const u32 low[4] = {a.x, b.x, a.y, b.y}, high[4] = {a.z, b.z, a.w, b.w};
+            if (step + AHEAD < WARP_ROW_TILES * STEPS)
+                load_step(state, step + AHEAD, rows[step % AHEAD]);
 #pragma unroll
-            for (u32 i = 0; i < WARP_ROW_TILES; i++) {
-                const quad a = rows[i][c][0], b = rows[i][c][1];
-                const u32 low[4] = {a.x, b.x, a.y, b.y}, high[4] = {a.z, b.z, a.w, b.w};
-                multiply_tile(product[i][n], low, lost.x, lost.y);
-                multiply_tile(product[i][n], low, hat.x, hat.y);
-                multiply_tile(product[i][n], high, lost.z, lost.w);
-                multiply_tile(product[i][n], high, hat.z, hat.w);
+            for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
+                const u32 tile = n * SHARES + share;
+                if (tile * TILE_TOKENS >= w.present) break;
+                const u32 address = shared + hat_address(tile * 8 + lane / 4, c * 4 + lane % 4);
+                const quad hat = lds_quad(address + HATS), lost = lds_quad(address + LOST);
+                multiply_tile(product[n], low, lost.x, lost.y);
+                multiply_tile(product[n], low, hat.x, hat.y);
+                multiply_tile(product[n], high, lost.z, lost.w);
+                multiply_tile(product[n], high, hat.z, hat.w);
             }
         }
 #pragma unroll
-    for (u32 i = 0; i < WARP_ROW_TILES; i++)
-#pragma unroll
         for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
             const u32 tile = n * SHARES + share;
-            if (tile * TILE_TOKENS >= w.present) continue;
+            if (tile * TILE_TOKENS >= w.present) break;
             const u32 row = (row_tile + i) * TILE_ROWS + lane / 4;
             const u32 address = shared + PRODUCT + row * PRODUCT_BYTES +
                                 (tile * TILE_TOKENS + lane % 4) * 8;
-            const float(&x)[4] = product[i][n];
+            const float(&x)[4] = product[n];
             sts64(address, (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
             sts64(address + 8 * PRODUCT_BYTES, (u64)as_bits(x[3]) << 32 | as_bits(x[2]));
         }
+    }
     sync_cta();
     if (threadIdx.x >= ROWS) return;
-
-    // Of token t, what is left of v and what has been read out; whole tiles of tokens at a time.
-    const u32 row = threadIdx.x;
-    float rest[TOKENS], read[TOKENS];
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t += 2) {
-        if (t / TILE_TOKENS * TILE_TOKENS >= w.present) break;
-        const vec4 x = lds128(shared + PRODUCT + row * PRODUCT_BYTES + t * 8);
-        const u32 address = shared + V + (t * ROWS + row) * sizeof(u16);
-        rest[t] = as_float((u32)lds16(address) << 16) - x.x;
-        rest[t + 1] = as_float((u32)lds16(address + ROWS * sizeof(u16)) << 16) - x.z;
-        read[t] = x.y;
-        read[t + 1] = x.w;
-    }
-    u64 out = out_address(p, w.token, head, first_row + row);
-    u64 correction = correction_address(p, w.slot, head, 0);
-    if (correction) correction += (first_row + row) * sizeof(float);
-#pragma unroll
-    for (u32 s = 0; s < TOKENS; s++) {
-        if (s >= w.present) break;
-        const float x = lds(shared + BETA + s * sizeof(float)) * rest[s];
-#pragma unroll
-        for (u32 t = s / 2 * 2; t < TOKENS; t += 2) {
-            if (t / TILE_TOKENS * TILE_TOKENS >= w.present) break;
-            const vec4 gq = lds128(shared + GRAM + (s * TOKENS + t) * 8);
-            if (t > s) rest[t] = fmaf(-x, gq.x, rest[t]);
-            if (t >= s) read[t] = fmaf(x, gq.y, read[t]);
-            if (t + 1 > s) rest[t + 1] = fmaf(-x, gq.z, rest[t + 1]);
-            read[t + 1] = fmaf(x, gq.w, read[t + 1]);
-        }
-        store_bf16(out, read[s]);
-        out += (u64)p.out_stride * sizeof(u16);
-        if (correction) {
-            store32(correction, as_bits(x));
-            correction += (u64)p.correction_strides[2] * sizeof(float);
-        }
-    }
+    solve<TOKENS>(p, w, shared, head, first_row + threadIdx.x);
 }

@@ -43,13 +43,12 @@ enum {
     OCCUPANCY,
     EQUAL_HEADS,
     LOGIT_BETA,
-    CLUSTER,
     PARAMS,
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
     "NAME",    "TEMPLATE", "OP",        "TOKENS",      "GATE",       "STATE",   "MODES",  "SPLIT",
-    "THREADS", "SMEM",     "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "CLUSTER", "PARAMS",
+    "THREADS", "SMEM",     "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "PARAMS",
 };
 
 struct row {
@@ -69,7 +68,7 @@ static const struct row rows[] = {
                      occupancy, heads, rows, flags)                                                \
     {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
       BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA),                           \
-      BIT(flags, KDA_BODY_CLUSTER), PARAMS_##op}},
+      PARAMS_##op}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };

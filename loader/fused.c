@@ -9,10 +9,10 @@
 #include "loader/error.h"
 #include "loader/explain.h"
 #include "loader/launch.h"
+#include "loader/parts.h"
 #include "loader/route.h"
-#include "loader/tensor.h"
 
-enum { D = 128, TAPS = 3 };  // channels of a head; values that conv_state keeps of a channel
+enum { TAPS = 3 };  // values that conv_state keeps of a channel
 
 static const float SCALE = 0x1.6a09e6p-4f;  // 128^-0.5
 
@@ -77,13 +77,7 @@ static kda_status check_arguments(const struct kda_call *call, const kda_fused_a
     if (args->state.rank != 4)
         return kda_fail(err, KDA_E_SHAPE, "%s: state has rank %u, must be 4", call->operation,
                         args->state.rank);
-    const int64_t *const extent = args->state.extent;
-    if (extent[3] != D || extent[2] != D)
-        return kda_fail(err, KDA_E_UNSUPPORTED,
-                        "%s: does not support K = %" PRId64 ", V = %" PRId64
-                        "; supported: K = V = %d",
-                        call->operation, extent[3], extent[2], D);
-    return KDA_OK;
+    return kda_parts_head_size(call->operation, args->state.extent[3], args->state.extent[2], err);
 }
 
 static kda_status check_types(const struct kda_call *call, const kda_fused_args *args,
@@ -108,19 +102,14 @@ static kda_status check_scalars(const struct kda_call *call, const kda_fused_arg
                                      "must be one of %s",
                         call->operation, (int)args->mode, modes.data);
     }
-    const float bound = args->lower_bound;
-    if (!isfinite(bound) || bound > 0)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: lower_bound is %g, must be finite and below 0 (0 stands for none)",
-                        call->operation, (double)bound);
-    if (args->gate == KDA_GATE_LOWER_BOUND && bound >= 0)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "%s: lower_bound is missing (%g), must be below 0 with its gate",
-                        call->operation, (double)bound);
     if (!isfinite(args->norm_eps) || args->norm_eps < 0)
         return kda_fail(err, KDA_E_ARGUMENT, "%s: norm_eps is %g, must be finite and at least 0",
                         call->operation, (double)args->norm_eps);
-    return KDA_OK;
+    // Gate parameters are mandatory: a gate that takes none is refused as such.
+    const bool given = args->gate != KDA_GATE_PRECOMPUTED;
+    const struct kda_scalars scalars = {
+        .gate = args->gate, .lower_bound = args->lower_bound, .a_log = given, .dt_bias = given};
+    return kda_parts_scalars(call->operation, &scalars, err);
 }
 
 // ------------------------------------------------------------------------------- 4: accepted calls
@@ -130,12 +119,7 @@ static kda_status check_accepted(const kda_context *context, const kda_problem *
 {
     uint32_t any_body;
     const kda_status status = kda_route_accept(context->bundle, problem, &any_body, err);
-    if (status != KDA_OK) return status;
-    if (args->gate != KDA_GATE_LOWER_BOUND && args->lower_bound < 0)
-        return kda_fail(err, KDA_E_UNSUPPORTED,
-                        "fused: does not support lower_bound = %g with the %s gate; supported: 0",
-                        (double)args->lower_bound, kda_gate_name(args->gate));
-    return KDA_OK;
+    return status == KDA_OK ? kda_parts_bound("fused", args->gate, args->lower_bound, err) : status;
 }
 
 // --------------------------------------------------------------------------------- 5 to 8: tensors
@@ -143,13 +127,11 @@ static kda_status check_accepted(const kda_context *context, const kda_problem *
 static kda_status check_shapes(const struct kda_call *call, const kda_problem *problem,
                                kda_error *err)
 {
-    const int64_t rows = problem->rows, heads = problem->heads, width = heads * D;
+    const int64_t rows = problem->rows, heads = problem->heads, width = heads * KDA_D;
     const int64_t slots = kda_call_tensor(call, STATE)->extent[0];
     const kda_tensor *const conv = kda_call_tensor(call, CONV_STATE);
-    if (slots < 1)
-        return kda_fail(err, KDA_E_SHAPE,
-                        "%s: state shape[0] (num_slots) is %" PRId64 ", must be at least 1",
-                        call->operation, slots);
+    kda_status status = kda_parts_pool_shape(call, STATE, heads, err);
+    if (status != KDA_OK) return status;
     if (conv->extent[0] != slots)
         return kda_fail(err, KDA_E_SHAPE,
                         "%s: conv_state has %" PRId64 " slots and state has %" PRId64
@@ -163,25 +145,25 @@ static kda_status check_shapes(const struct kda_call *call, const kda_problem *p
         [X] = {2, {rows, 3 * width}},
         [WEIGHT] = {3, {3, TAPS + 1, width}},
         [CONV_STATE] = {3, {slots, 3 * width, TAPS}},
-        [GATE] = {4, {1, rows, heads, D}},
+        [GATE] = {4, {1, rows, heads, KDA_D}},
         [BETA] = {3, {1, rows, heads}},
         [A_LOG] = {1, {heads}},
         [DT_BIAS] = {1, {width}},
         [INDICES] = {1, {rows}},
-        [STATE] = {4, {slots, heads, D, D}},
         [OUTPUT_GATE] = {gate_rank,
                          {gate_rank == 3 ? rows : 1, gate_rank == 3 ? heads : rows,
-                          gate_rank == 3 ? D : heads, D}},
-        [NORM_WEIGHT] = {1, {D}},
-        [OUT] = {4, {1, rows, heads, D}},
+                          gate_rank == 3 ? KDA_D : heads, KDA_D}},
+        [NORM_WEIGHT] = {1, {KDA_D}},
+        [OUT] = {4, {1, rows, heads, KDA_D}},
     };
-    kda_status status = KDA_OK;
-    for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++)
+    for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++) {
+        if (i == STATE) continue;
         status = kda_operand_shape(call, i, shapes[i].rank, shapes[i].extents,
                                    i == INDICES       ? "shape[0] is the N of x"
                                    : i == OUTPUT_GATE ? "or without the first extent"
                                                       : "",
                                    err);
+    }
     return status;
 }
 
@@ -191,20 +173,15 @@ static kda_status check_strides(const struct kda_call *call, int64_t heads, kda_
     const uint32_t inner[OPERANDS] = {[X] = 1,
                                       [CONV_STATE] = 3,
                                       [BETA] = 2,
-                                      [STATE] = 1,
                                       [OUTPUT_GATE] = kda_call_tensor(call, OUTPUT_GATE)->rank - 2};
+    const int64_t width = heads * KDA_D;
     kda_status status = KDA_OK;
-    for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++) {
-        status = kda_operand_compact(call, i, inner[i], err);
-        if (status == KDA_OK && i == CONV_STATE) {
-            status = kda_operand_stride(call, i, 1, 1, err);
-            if (status == KDA_OK) status = kda_operand_stride(call, i, 2, 3 * heads * D, err);
-            if (status == KDA_OK) status = kda_operand_pitch(call, i, 0, 9 * heads * D, 4, err);
-        } else if (status == KDA_OK && i == STATE) {
-            status = kda_operand_pitch(call, i, 0, heads * D * D, 8, err);
-        }
-    }
-    return status;
+    for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++)
+        status = i == STATE ? kda_parts_pool_stride(call, i, heads, err)
+                            : kda_operand_compact(call, i, inner[i], err);
+    if (status == KDA_OK) status = kda_operand_stride(call, CONV_STATE, 1, 1, err);
+    if (status == KDA_OK) status = kda_operand_stride(call, CONV_STATE, 2, 3 * width, err);
+    return status == KDA_OK ? kda_operand_pitch(call, CONV_STATE, 0, 9 * width, 4, err) : status;
 }
 
 // Do slots of both caches that repeat at the same distance lie apart in every page of that size?
@@ -213,8 +190,8 @@ static bool pages_apart(const struct kda_call *call, int64_t heads)
 {
     const kda_tensor *const conv = kda_call_tensor(call, CONV_STATE);
     const kda_tensor *const state = kda_call_tensor(call, STATE);
-    const uint64_t conv_bytes = (uint64_t)(3 * heads * D * TAPS) * kda_type_size(conv->dtype);
-    const uint64_t state_bytes = (uint64_t)(heads * D * D) * kda_type_size(state->dtype);
+    const uint64_t conv_bytes = (uint64_t)(3 * heads * KDA_D * TAPS) * kda_type_size(conv->dtype);
+    const uint64_t state_bytes = (uint64_t)(heads * KDA_D * KDA_D) * kda_type_size(state->dtype);
     // The ranges fit 64 bits, so with a second slot these do.
     const uint64_t page = (uint64_t)conv->stride[0] * kda_type_size(conv->dtype);
     if (conv->extent[0] < 2 || page != (uint64_t)state->stride[0] * kda_type_size(state->dtype))

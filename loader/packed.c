@@ -106,7 +106,7 @@ static bool tensors_fit(const struct kda_call *call, int64_t rows, int64_t slots
                               &ranges[i]))
             return false;
     }
-    return kda_ranges_disjoint(ranges, OPERANDS, STATE, OUT);
+    return kda_range_alone(ranges, OPERANDS, STATE) && kda_range_alone(ranges, OPERANDS, OUT);
 }
 
 static kda_status check_tensors(const struct kda_call *call, int64_t rows, int64_t slots,

@@ -100,7 +100,7 @@ static kda_status prove_bodies(const kda_bundle *bundle, kda_error *err)
             REFUSE("bundle: body %u (%s): threads expected a multiple of 32, found %u", i, name,
                    record->threads);
         CHECK(smem, 0, 256u << 10);
-        CHECK(flags, 0, 2 * KDA_BODY_CLUSTER - 1);
+        CHECK(flags, 0, 2 * KDA_BODY_SPILLS - 1);
         if (record->head_set & 1) REFUSE("bundle: body %u (%s): head_set accepts H = 0", i, name);
         if (record->row_set & 1) REFUSE("bundle: body %u (%s): row_set accepts N = 0", i, name);
         CHECK(params_version, 1, 65535);

@@ -20,8 +20,8 @@ static kda_status refuse_cc(const kda_bundle *bundle, const kda_device *device,
                             const kda_problem *problem, kda_error *err)
 {
     kda_text text = {0};
-    kda_text_add(&text, "%s: no route on CC %d.%d for ", kda_op_name((uint32_t)problem->op),
-                 device->cc_major, device->cc_minor);
+    kda_text_add(&text, "%s: CC %d.%d does not have a route for ",
+                 kda_op_name((uint32_t)problem->op), device->cc_major, device->cc_minor);
     kda_explain_problem(&text, problem);
     uint32_t matching = 0;
     for (uint32_t i = 0; i < bundle->body_count; ++i) {

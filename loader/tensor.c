@@ -137,7 +137,7 @@ kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range
                              kda_error *err)
 {
     for (uint32_t i = 0; i < call->count; i++) {
-        if (!call->operands[i].written) continue;
+        if (!call->operands[i].alone) continue;
         const uint64_t begin = ranges[i].begin, end = ranges[i].end;
         for (uint32_t j = 0; j < call->count; j++) {
             const bool empty = begin == end || ranges[j].begin == ranges[j].end;

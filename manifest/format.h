@@ -37,7 +37,6 @@
 #define KDA_BODY_LOGIT_BETA 4u     // beta_is_logit may be 1
 #define KDA_BODY_TOKEN_STRIDES 8u  // q, k, v, g and beta have five free token strides
 #define KDA_BODY_SPILLS 16u        // local memory is allowed
-#define KDA_BODY_CLUSTER 32u       // the CTAs of a value head are a thread block cluster
 
 // Head sets: bit n accepts H = 4*n.
 #define KDA_HEADS_ANY 0u

@@ -243,6 +243,64 @@ static void floor_moves_the_states(void **state)
     for (size_t i = 0; i < sizeof ccs / sizeof *ccs; i++) check_floor(ccs[i]);
 }
 
+// Of windows: verify leaves the states and writes outputs and caches, commit writes one state per
+// row.
+static void floor_moves_windows(void **state)
+{
+    (void)state;
+    enum { T = 16, ROWS = 2, HEADS = 2, SLOT = HEADS * 128 * 128 / 2, SLOTS = 4, MOST = 1 << 16 };
+    static const int32_t slots[ROWS] = {3, 1};
+    static const char *const kinds[] = {"verify", "verify_cached", "commit"};
+    struct machine machine;
+    const char *reason = machine_open(&machine, 100, 148);
+    if (reason) fail_msg("%s", reason);
+    struct bench_floor kernel;
+    assert_true(bench_floor_open(&machine, &kernel));
+    uint32_t *pool = calloc(SLOTS * SLOT, 4), *out = calloc(MOST, 4);
+    assert_non_null(pool);
+    assert_non_null(out);
+    const CUdeviceptr on_pool = machine_alloc(&machine, SLOTS * SLOT * 4),
+                      on_out = machine_alloc(&machine, MOST * 4),
+                      in = machine_alloc(&machine, MOST * 4),
+                      indices = machine_alloc(&machine, sizeof slots);
+    machine_put(&machine, indices, slots, sizeof slots);
+    for (int k = 0; k < 3; k++)
+        for (unsigned split = 1; split <= 16; split *= 2) {
+            const struct bench_call call = {.shape = {.kind = bench_kind_find(kinds[k]),
+                                                      .tokens = T,
+                                                      .rows = ROWS,
+                                                      .heads = HEADS,
+                                                      .value_heads = HEADS},
+                                            .q = in,
+                                            .state = on_pool,
+                                            .out = on_out,
+                                            .indices = indices};
+            const size_t quads = ROWS * HEADS * bench_written_bytes(&call.shape) / 16;
+            assert_true(ROWS * HEADS * bench_read_bytes(&call.shape) <= MOST * 4 &&
+                        quads * 4 < MOST && (k < 2) == (quads > 0));
+            machine_fill(&machine, on_pool, 0, SLOTS * SLOT * 2);
+            machine_fill(&machine, on_out, 0xffff, MOST * 2);
+            bench_floor_launch(&kernel, &call, split, NULL);
+            machine_sync(&machine, NULL);
+            machine_get(&machine, pool, on_pool, SLOTS * SLOT * 4);
+            machine_get(&machine, out, on_out, MOST * 4);
+            for (int i = 0; i < SLOTS * SLOT; i++)
+                if (pool[i] != (k == 2 && i % 4 == 0 && i / SLOT % 2 == 1))
+                    fail_msg("%s, split %u: word %d of the pool", kinds[k], split, i);
+            for (size_t i = 0; i < MOST; i += 4)
+                if ((out[i] == UINT32_MAX) != (i / 4 >= quads))
+                    fail_msg("%s, split %u: quad %zu of the output", kinds[k], split, i / 4);
+        }
+    free(pool);
+    free(out);
+    machine_free(&machine, on_pool);
+    machine_free(&machine, on_out);
+    machine_free(&machine, in);
+    machine_free(&machine, indices);
+    bench_floor_close(&kernel);
+    machine_close(&machine);
+}
+
 // ---------------------------------------------------------------------------------------- programs
 
 static void expect(int status, const char *text)
@@ -380,6 +438,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(slower_is_beyond_noise_and_routed),
         cmocka_unit_test(median_is_the_middle),
         cmocka_unit_test(floor_moves_the_states),
+        cmocka_unit_test(floor_moves_windows),
         cmocka_unit_test(gpu_runs_every_body),
         cmocka_unit_test(gpu_runs_what_is_asked),
         cmocka_unit_test(wrong_usage_is_refused),

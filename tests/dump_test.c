@@ -186,7 +186,7 @@ static void route(void **state)
     expect("made.bundle route --op recurrent --cc 12.0 --cuda 13.0 --sms 148 --n 1", 1,
            "refused: KDA_E_NO_ROUTE: ");
     expect("made.bundle route --op recurrent --cc 12.0 --cuda 13.0 --sms 148 --n 1 --json", 1,
-           "{\n  \"status\": \"KDA_E_NO_ROUTE\",\n  \"error\": \"recurrent: no route on CC 12.0");
+           "{\n  \"status\": \"KDA_E_NO_ROUTE\",\n  \"error\": \"recurrent: CC 12.0 does not have a route");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148 --n 1 --state f32", 1,
            "KDA_E_UNSUPPORTED");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 0 --n 1", 1,

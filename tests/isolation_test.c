@@ -255,6 +255,13 @@ static kda_status plan_of(kda_context *context, uint32_t i, const char *target, 
         return kda_packed_plan(context, &args, name, target, plan, err);
     }
     const int64_t heads = kda_heads_least(body->head_set, 2);
+    if (body->op == KDA_OP_FUSED) {
+        kda_fused_args args = rig_fused(2, heads, 4, (kda_dtype)body->state_type);
+        args.gate = (kda_gate)body->gate;
+        if (args.gate == KDA_GATE_SOFTPLUS) args.lower_bound = 0;
+        if (body->mode_set == KDA_MODES_REPEATED) args.mode = KDA_MODE_REPEATED_POSITIVE;
+        return kda_fused_plan(context, &args, name, target, plan, err);
+    }
     const struct rig_shape shape = {
         (kda_gate)body->gate, (int)body->tokens_min, body->tokens_min > 1, 2, heads, heads,
         2 * body->tokens_min};

@@ -199,3 +199,29 @@ kda_commit_args rig_commit(struct rig_shape shape)
         .lower_bound = like.lower_bound,
     };
 }
+
+kda_fused_args rig_fused(int64_t rows, int64_t heads, int64_t slots, kda_dtype state_type)
+{
+    const int64_t width = heads * 128;
+    kda_fused_args args = {
+        .x = RIG_TENSOR(place(0), KDA_BF16, rows, 3 * width),
+        .weight = RIG_TENSOR(place(1), KDA_F32, 3, 4, width),
+        .conv_state = RIG_TENSOR(place(2), KDA_BF16, slots, 3 * width, 3),
+        .raw_gate = RIG_TENSOR(place(3), KDA_BF16, 1, rows, heads, 128),
+        .raw_beta = RIG_TENSOR(place(4), KDA_BF16, 1, rows, heads),
+        .a_log = RIG_TENSOR(place(5), KDA_F32, heads),
+        .dt_bias = RIG_TENSOR(place(6), KDA_F32, width),
+        .state_indices = RIG_TENSOR(place(7), KDA_I32, rows),
+        .state = RIG_TENSOR(place(8), state_type, slots, heads, 128, 128),
+        .output_gate = RIG_TENSOR(place(9), KDA_BF16, rows, heads, 128),
+        .norm_weight = RIG_TENSOR(place(10), KDA_F32, 128),
+        .out = RIG_TENSOR(place(11), KDA_BF16, 1, rows, heads, 128),
+        .gate = KDA_GATE_LOWER_BOUND,
+        .mode = KDA_MODE_UNIQUE_OR_NULL,
+        .lower_bound = -5,
+        .norm_eps = 1e-5F,
+    };
+    args.conv_state.stride[1] = 1;
+    args.conv_state.stride[2] = 3 * width;
+    return args;
+}

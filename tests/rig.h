@@ -94,6 +94,7 @@ struct rig_shape {
 };
 kda_recurrent_args rig_recurrent(struct rig_shape shape);
 kda_packed_args rig_packed(int64_t rows, int64_t slots);
+kda_fused_args rig_fused(int64_t rows, int64_t heads, int64_t slots, kda_dtype state_type);
 // Windows of `tokens`: with caches of as many, and with slots.
 kda_verify_args rig_verify(struct rig_shape shape);
 kda_commit_args rig_commit(struct rig_shape shape);

@@ -231,7 +231,7 @@ bool bench_serves(const struct kda_format_body *body, const struct bench_shape *
 
 const char *bench_label(const char *body)
 {
-    static const char *const starts[] = {"direct_split", "split", "tile"};
+    static const char *const starts[] = {"direct_split", "split", "tile", "unique", "repeated"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         const char *label = strstr(body, starts[i]);
         if (label) return label;

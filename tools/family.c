@@ -8,27 +8,28 @@
 #include <string.h>
 #include <zstd.h>
 
-#include "loader/kda.h"
 #include "manifest/format.h"
 #include "tools/rows.h"
 
-enum { LEVEL = 19, FAMILIES = 8 };
+enum { LEVEL = 19, FAMILIES = 7 };
 
-// Bodies of one operator with nearly the same code: with or without shared memory, short or long
-// rows, one state type. Finer families cost a fifth of the bundle, since bodies of neighbouring T
-// are nearly the same code; with coarser ones, a load would decompress far more than it needs.
+// One family for the kernels without shared memory, which are one warp each; of the others one per
+// operator, and two where short and long rows are much code. Finer ones cost a fifth of the bundle,
+// since bodies of neighbouring T are nearly the same code; with a single one, every load would
+// decompress everything.
 static int family_of(uint32_t schedule)
 {
     const struct kda_schedule_row *row = &kda_schedules[schedule];
+    if (row->smem == 0) return 0;
     switch (row->op) {
     case KDA_OP_FUSED:
-        return row->state_type == KDA_BF16 ? 3 : 4;
+        return 1;
     case KDA_OP_COMMIT:
-        return 5;
+        return 2;
     case KDA_OP_VERIFY:
-        return row->smem == 0 ? 5 : row->tokens_max <= 8 ? 6 : 7;
+        return row->tokens_max <= 8 ? 3 : 4;
     default:
-        return row->smem == 0 ? 0 : row->tokens_max <= 3 ? 1 : 2;
+        return row->tokens_max <= 3 ? 5 : 6;
     }
 }
 

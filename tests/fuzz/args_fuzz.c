@@ -32,6 +32,7 @@ static struct {
     union {
         kda_recurrent_args recurrent;
         kda_packed_args packed;
+        kda_fused_args fused;
         kda_verify_args verify;
         kda_commit_args commit;
     } args;
@@ -86,15 +87,22 @@ static void check_tensors(const struct tensor *tensors, int count)
     }
 }
 
-// The kernel reads or writes `count` times `run` elements, `stride` apart, from `at`.
-static void check_touched(const struct tensor *t, unsigned long long at, int64_t count,
-                          int64_t stride, int64_t run)
+// The kernel reads `count` times `run` elements, `stride` apart, from `at`.
+static void check_read(const struct tensor *t, unsigned long long at, int64_t count, int64_t stride,
+                       int64_t run)
 {
     require(count >= 1 && stride >= 0 && run >= 1, "%s: nothing of it", t->name, 0);
-    require(count == 1 || stride >= run, "%s: its tokens overlap", t->name, stride);
     const wide last = (wide)at + ((wide)(count - 1) * stride + run) * t->width;
     require((wide)at >= begin_of(t) && last <= end_of(t), "%s is left by the kernel, by %" PRId64,
             t->name, (int64_t)(last - end_of(t)));
+}
+
+// Likewise, or writes them: no two may be the same.
+static void check_touched(const struct tensor *t, unsigned long long at, int64_t count,
+                          int64_t stride, int64_t run)
+{
+    require(count == 1 || stride >= run, "%s: its tokens overlap", t->name, stride);
+    check_read(t, at, count, stride, run);
 }
 
 // ------------------------------------------------------------------------------- what the kernel
@@ -201,6 +209,76 @@ static void judge_packed(const struct kda_recurrent_params *p)
     check_touched(&t[7], p->out, n, 1536, 1536);
 }
 
+// No block of one cache shares a byte with one of the other, whatever their slots.
+static void judge_pages(const struct tensor *conv, const struct tensor *state, int64_t slots,
+                        int64_t heads)
+{
+    if (end_of(conv) <= begin_of(state) || end_of(state) <= begin_of(conv)) return;
+    const wide page = (wide)conv->tensor->stride[0] * conv->width;
+    require(page == (wide)state->tensor->stride[0] * state->width, "%s overlaps the other cache",
+            "state", 0);
+    // In pages of one size only the distance of two slots counts; most distances are too far.
+    const wide near = (begin_of(state) - begin_of(conv)) / page;
+    for (wide k = near - 2; k <= near + 2; k++) {
+        if (k <= -slots || k >= slots) continue;
+        const wide window = begin_of(conv) + k * page;
+        require(window + heads * 128 * 9 * 2 <= begin_of(state) ||
+                    begin_of(state) + (wide)heads * 16384 * state->width <= window,
+                "%s: pages overlap, %" PRId64 " apart", "state", (int64_t)k);
+    }
+}
+
+static void judge_fused(const struct kda_fused_params *p, const struct kda_format_body *body)
+{
+    const kda_fused_args *const a = &now.args.fused;
+    const bool f32 = a->state.dtype == KDA_F32;
+    enum { CONV, STATE, X, WEIGHT, GATE, BETA, A_LOG, DT_BIAS, INDICES, OGATE, NORM, OUT, COUNT };
+    const struct tensor t[COUNT] = {
+        [CONV] = {"conv_state", &a->conv_state, 2, 8, true, true},
+        [STATE] = {"state", &a->state, f32 ? 4 : 2, f32 ? 32 : 16, true, true},
+        [X] = {"x", &a->x, 2, 2, false, true},
+        [WEIGHT] = {"weight", &a->weight, 4, 4, false, true},
+        [GATE] = {"raw_gate", &a->raw_gate, 2, 2, false, true},
+        [BETA] = {"raw_beta", &a->raw_beta, 2, 2, false, true},
+        [A_LOG] = {"A_log", &a->a_log, 4, 4, false, true},
+        [DT_BIAS] = {"dt_bias", &a->dt_bias, 4, 4, false, true},
+        [INDICES] = {"state_indices", &a->state_indices, 4, 4, false, true},
+        [OGATE] = {"output_gate", &a->output_gate, 2, 2, false, true},
+        [NORM] = {"norm_weight", &a->norm_weight, 4, 4, false, true},
+        [OUT] = {"output", &a->out, 2, 8, true, true},
+    };
+    struct tensor without_conv[COUNT - 1], without_state[COUNT - 1];
+    memcpy(without_conv, t + 1, sizeof without_conv);
+    memcpy(without_state, t + 1, sizeof without_state);
+    without_state[0] = t[CONV];
+    check_tensors(without_conv, COUNT - 1);
+    check_tensors(without_state, COUNT - 1);
+    const int64_t n = p->rows, h = p->heads, width = h * 128;
+    require(h == 8 || h == 12 || h == 24 || h == 32 || h == 48 || h == 96, "%s H %" PRId64, "", h);
+    require(p->num_slots >= 1, "%s num_slots %" PRId64, "", p->num_slots);
+    judge_pages(&t[CONV], &t[STATE], p->num_slots, h);
+    check_touched(&t[CONV], p->conv_state, p->num_slots, p->conv_slot_stride, 9 * width);
+    check_touched(&t[STATE], p->state, p->num_slots, p->slot_stride, width * 128);
+    require(p->conv_slot_stride % 4 == 0 && p->slot_stride % 8 == 0, "%s: stride", "slot", 0);
+    check_read(&t[X], p->x, n, p->x_stride, 3 * width);
+    check_read(&t[WEIGHT], p->weight, 1, 0, 12 * width);
+    check_read(&t[GATE], p->raw_gate, n, width, width);
+    check_read(&t[BETA], p->raw_beta, n, p->beta_stride, h);
+    check_read(&t[A_LOG], p->a_log, 1, 0, h);
+    check_read(&t[DT_BIAS], p->dt_bias, 1, 0, width);
+    check_read(&t[INDICES], p->indices, 1, 0, n);
+    check_read(&t[OGATE], p->output_gate, n, p->output_gate_stride, width);
+    check_read(&t[NORM], p->norm_weight, 1, 0, 128);
+    check_touched(&t[OUT], p->out, n, width, width);
+    require(body->state_type == (uint32_t)a->state.dtype && a->mode >= 1 && a->mode <= 3 &&
+                (body->mode_set >> a->mode & 1),
+            "%s: body of another state or mode", "state", 0);
+    require(isfinite(p->norm_eps) && p->norm_eps >= 0, "%s", "norm_eps", 0);
+    require(isfinite(p->lower_bound) &&
+                (p->lower_bound < 0) == (body->gate == KDA_GATE_LOWER_BOUND),
+            "%s", "lower_bound", 0);
+}
+
 // What a gate kind reads besides g: dt_bias may be omitted.
 static void judge_gate(const struct tensor t[2], unsigned long long a_log,
                        unsigned long long dt_bias, float lower_bound, int64_t heads,
@@ -238,7 +316,7 @@ static void judge_verify(const struct kda_verify_params *p, const struct kda_for
         {"beta", &a->beta, 2, 2, false, true},
         {"A_log", &a->a_log, 4, 4, false, true},
         {"dt_bias", &a->dt_bias, 4, 4, false, true},
-        {"state", &a->state, 2, 16, false, true},
+        {"state", &a->state, 2, 16, true, true},  // not written, but alone all the same
         {"out", &a->out, 2, 2, true, true},
         {"cu_seqlens", &a->cu_seqlens, 4, 4, false, true},
         {"indices", &a->ssm_state_indices, 4, 4, false, true},
@@ -323,7 +401,12 @@ static int launch(const unsigned grid[3], unsigned block, unsigned smem, CUfunct
     require(kda_target_runs_on(&bundle->targets[bundle->cubins[cubin].target], 100),
             "%s on another chip", "image", 0);
     require(body->op == (uint32_t)now.op, "%s", "operator", body->op);
-    if (now.op == KDA_OP_VERIFY) {
+    if (now.op == KDA_OP_FUSED) {
+        const struct kda_fused_params *const p = params[0];
+        check_grid(grid, block, p->heads, p->rows, body);
+        require(body->gate == (uint32_t)now.args.fused.gate, "%s", "gate", body->gate);
+        judge_fused(p, body);
+    } else if (now.op == KDA_OP_VERIFY) {
         const struct kda_verify_params *const p = params[0];
         check_grid(grid, block, p->value_heads, p->rows, body);
         require(body->gate == (uint32_t)now.args.verify.gate, "%s", "gate", body->gate);
@@ -489,6 +572,42 @@ static kda_packed_args valid_packed(struct input *in)
 }
 
 // Windows with and without caches, packed and batched, and now and then without tokens.
+static kda_fused_args valid_fused(struct input *in)
+{
+    static const int64_t head_counts[] = {8, 12, 24, 32, 48, 96};
+    const uint64_t form = take(in, 1), pick = take(in, 1);
+    const int64_t n = (int64_t)(form % 8) + 1, h = head_counts[form / 8 % 6], width = h * 128;
+    const int64_t slots = (int64_t)(pick / 16) + 1, size = pick & 1 ? 4 : 2;
+    kda_fused_args a = {
+        .x = TENSOR(0, KDA_BF16, n, 3 * width),
+        .weight = TENSOR(1, KDA_F32, 3, 4, width),
+        .conv_state = TENSOR(2, KDA_BF16, slots, 3 * width, 3),
+        .raw_gate = TENSOR(3, KDA_BF16, 1, n, h, 128),
+        .raw_beta = TENSOR(4, KDA_BF16, 1, n, h),
+        .a_log = TENSOR(5, KDA_F32, h),
+        .dt_bias = TENSOR(6, KDA_F32, width),
+        .state_indices = TENSOR(7, KDA_I32, n),
+        .state = TENSOR(8, size == 4 ? KDA_F32 : KDA_BF16, slots, h, 128, 128),
+        .output_gate =
+            pick & 2 ? TENSOR(9, KDA_BF16, 1, n, h, 128) : TENSOR(9, KDA_BF16, n, h, 128),
+        .norm_weight = TENSOR(10, KDA_F32, 128),
+        .out = TENSOR(11, KDA_BF16, 1, n, h, 128),
+        .gate = pick & 4 ? KDA_GATE_SOFTPLUS : KDA_GATE_LOWER_BOUND,
+        .mode = (kda_mode)(form / 48 % 3 + 1),
+        .lower_bound = pick & 4 ? 0 : -5,
+        .norm_eps = 1e-5F,
+    };
+    a.conv_state.stride[1] = 1;
+    a.conv_state.stride[2] = 3 * width;
+    if (pick & 8) {  // pages
+        const int64_t page = 18 * width + width * 128 * size;
+        a.state.data = (char *)a.conv_state.data + 18 * width;
+        a.conv_state.stride[0] = page / 2;
+        a.state.stride[0] = page / size;
+    }
+    return a;
+}
+
 static kda_verify_args valid_verify(struct input *in)
 {
     const uint64_t pick = take(in, 1), form = take(in, 1);
@@ -699,6 +818,44 @@ static void edit_packed(struct input *in, kda_packed_args *a)
     }
 }
 
+static void edit_fused(struct input *in, kda_fused_args *a)
+{
+    kda_tensor *const tensors[] = {
+        &a->x,       &a->weight,        &a->conv_state, &a->raw_gate,    &a->raw_beta,    &a->a_log,
+        &a->dt_bias, &a->state_indices, &a->state,      &a->output_gate, &a->norm_weight, &a->out};
+    const uint64_t what = take(in, 1) % 32;
+    if (what < 15) {
+        edit_tensor(in, tensors[what % 12]);
+    } else if (what < 18) {  // both caches: slots, or the page
+        const bool page = what == 15;
+        int64_t *const of = page ? a->conv_state.stride : a->conv_state.extent;
+        int64_t *const as = page ? a->state.stride : a->state.extent;
+        of[0] = number(in, of[0]);
+        as[0] = page && a->state.dtype == KDA_F32 ? of[0] / 2 : of[0];
+    } else if (what < 21) {  // the state, from where the windows are
+        a->state.data = (void *)(uintptr_t)address(in, (uintptr_t)a->conv_state.data);
+    } else if (what < 23) {
+        const int64_t extent = number(in, a->x.extent[0]);
+        a->x.extent[0] = a->state_indices.extent[0] = extent;
+        a->raw_gate.extent[1] = a->raw_beta.extent[1] = a->out.extent[1] = extent;
+        a->output_gate.extent[a->output_gate.rank == 4] = extent;
+    } else if (what == 23) {
+        a->gate = (kda_gate)(take(in, 1) % 5);
+    } else if (what == 24) {
+        a->mode = (kda_mode)(take(in, 1) % 6 - 1);
+    } else if (what == 25) {
+        a->lower_bound = real(in);
+    } else if (what == 26) {
+        a->norm_eps = real(in);
+    } else if (what == 27) {
+        a->flags = (uint32_t)take(in, 1);
+    } else if (what == 28) {
+        a->reserved32 = (uint32_t)take(in, 1);
+    } else {
+        a->reserved[take(in, 1) % 4] = take(in, 1);
+    }
+}
+
 static void edit_verify(struct input *in, kda_verify_args *a)
 {
     kda_tensor *const tensors[] = {&a->q,
@@ -791,12 +948,15 @@ static void edit_commit(struct input *in, kda_commit_args *a)
 
 static void make_call(struct input *in, uint64_t how)
 {
-    now.op = how & 1    ? KDA_OP_PACKED
+    now.op = how & 1    ? how & 128 ? KDA_OP_FUSED : KDA_OP_PACKED
              : how & 32 ? how & 64 ? KDA_OP_VERIFY : KDA_OP_COMMIT
                         : KDA_OP_RECURRENT;
     if (now.op == KDA_OP_PACKED) {
         now.args.packed = valid_packed(in);
         for (int i = 0; i < 8 && in->size; i++) edit_packed(in, &now.args.packed);
+    } else if (now.op == KDA_OP_FUSED) {
+        now.args.fused = valid_fused(in);
+        for (int i = 0; i < 8 && in->size; i++) edit_fused(in, &now.args.fused);
     } else if (now.op == KDA_OP_VERIFY) {
         now.args.verify = valid_verify(in);
         for (int i = 0; i < 12 && in->size; i++) edit_verify(in, &now.args.verify);
@@ -814,6 +974,8 @@ static kda_status call(kda_error *err)
     switch (now.op) {
     case KDA_OP_PACKED:
         return kda_packed(context, &now.args.packed, NULL, err);
+    case KDA_OP_FUSED:
+        return kda_fused(context, &now.args.fused, NULL, err);
     case KDA_OP_VERIFY:
         return kda_verify(context, &now.args.verify, NULL, err);
     case KDA_OP_COMMIT:
@@ -828,6 +990,8 @@ static kda_status make_plan(const char *body, kda_plan *out, kda_error *err)
     switch (now.op) {
     case KDA_OP_PACKED:
         return kda_packed_plan(context, &now.args.packed, body, NULL, out, err);
+    case KDA_OP_FUSED:
+        return kda_fused_plan(context, &now.args.fused, body, NULL, out, err);
     case KDA_OP_VERIFY:
         return kda_verify_plan(context, &now.args.verify, body, NULL, out, err);
     case KDA_OP_COMMIT:

@@ -14,7 +14,6 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __grid_constant__
 #define __restrict__
 
@@ -38,17 +37,12 @@ unsigned soft_shuffle(unsigned value, unsigned source, int site);
 void soft_mma(float c[4], const unsigned a[4], const unsigned b[2], int site);
 void soft_sync_warp(int site);
 void soft_sync_cta(int site);
-// The two halves of the cluster's barrier.
-void soft_arrive_cluster(int site);
-void soft_wait_cluster(int site);
 
 // Global memory: proves that the access is aligned to its size and inside one live allocation, else
 // fails the launch.
 void *soft_global(unsigned long long address, unsigned size, int site);
 // Dynamic shared memory, by byte offset; poisoned at CTA start, bounds and alignment checked.
 void *soft_shared(unsigned offset, unsigned size, int site);
-// That of CTA `rank` of the cluster, from the cluster's first barrier on.
-void *soft_peer_shared(unsigned rank, unsigned offset, unsigned size, int site);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns the execution of a grid: one fibre per CUDA thread, clusters of CTAs one after another,
-// warps in lockstep at collectives. Refuses to know what a body computes and how the driver half
-// keeps its books. Invariants: a thread passes a collective only when all threads that must take
-// part stand at the same one; whatever goes wrong ends the launch with a message that names block,
-// thread and source line, and never hangs. Launches of different host threads share nothing.
+// Owns the execution of a grid: one fibre per CUDA thread, CTAs one after another, warps in
+// lockstep at collectives. Refuses to know what a body computes and how the driver half keeps its
+// books. Invariants: a thread passes a collective only when all threads that must take part stand
+// at the same one; whatever goes wrong ends the launch with a message that names block, thread and
+// source line, and never hangs. Launches of different host threads share nothing.
 #include "tests/soft/fibre.h"
 #include "tests/soft/soft.h"
 #include "tests/soft/device.h"
@@ -16,18 +16,9 @@
 namespace
 {
 
-const unsigned max_threads = 1024, max_cluster = 8, warp_size = 32;
+const unsigned max_threads = 1024, warp_size = 32;
 
-enum kind {
-    idle,
-    running,
-    shuffling,
-    multiplying,
-    syncing_warp,
-    syncing_cta,
-    waiting_cluster,
-    exited
-};
+enum kind { idle, running, shuffling, multiplying, syncing_warp, syncing_cta, exited };
 
 // All that stand at one collective. Consecutive meetings alternate between two sync objects (and
 // value rows), so that a thread that is already at the next one takes nothing from it that the last
@@ -38,20 +29,6 @@ struct meeting {
     int site;
     unsigned thread;  // that arrived first
     char sync[2];
-};
-
-// The barrier of a cluster comes in two halves: a thread arrives, goes on, and waits for the others
-// later.
-struct split_barrier {
-    unsigned arrived, phase;
-    char sync[2];
-};
-
-struct cta {
-    soft_dim position;
-    meeting at;
-    unsigned live;
-    unsigned char *shared;
 };
 
 struct warp {
@@ -65,13 +42,10 @@ struct warp {
 struct thread {
     soft_fibre fibre;
     soft_dim index;
-    unsigned number, lane;  // in its CTA, in its warp
+    unsigned number, lane;
     warp *own;
-    cta *home;
     kind state;
     int site;
-    bool arrived;    // at the cluster's barrier, and has not waited
-    unsigned phase;  // of the barrier, then
 };
 
 struct range {
@@ -84,16 +58,13 @@ struct machine {
     thread *current;
     thread *threads;
     unsigned created;  // fibres that exist
-    warp warps[max_cluster * max_threads / warp_size];
-    cta ctas[max_cluster];
-    unsigned cta_count;                     // of a cluster
-    unsigned thread_count, cta_warps;       // of a CTA
-    unsigned warp_count, slot_count, live;  // of a cluster; slots: lanes that could exist
-    split_barrier cluster;
+    warp warps[max_threads / warp_size];
+    unsigned warp_count, thread_count, live;
+    meeting cta;
     char start, finish;  // sync objects
-    soft_dim grid, block;
-    unsigned char *shared;  // of the cluster, one CTA after another
-    size_t shared_size, shared_pitch, shared_capacity;
+    soft_dim grid, block, position;
+    unsigned char *shared;
+    size_t shared_size, shared_capacity;
     range ranges[64];  // by access site: nearly always the same allocation
     soft_kernel kernel;
     const void *params;
@@ -115,8 +86,6 @@ const char *describe(kind what)
         return "a warp barrier";
     case syncing_cta:
         return "a CTA barrier";
-    case waiting_cluster:
-        return "a cluster barrier";
     case exited:
         return "its end";
     default:
@@ -129,9 +98,8 @@ const char *describe(kind what)
     __attribute__((format(printf, 2, 3)));
 void fail(machine *m, const char *format, ...)
 {
-    const soft_dim position = m->current->home->position;
-    int used = snprintf(m->why, m->why_size, "block (%u,%u,%u) thread %u: ", position.x, position.y,
-                        position.z, m->current->number);
+    int used = snprintf(m->why, m->why_size, "block (%u,%u,%u) thread %u: ", m->position.x,
+                        m->position.y, m->position.z, m->current->number);
     if (used >= 0 && static_cast<size_t>(used) < m->why_size) {
         va_list arguments;
         va_start(arguments, format);
@@ -153,10 +121,9 @@ SOFT_UNCHECKED void resume(machine *m, thread *next)
 // No thread can go on: name one that waits elsewhere than the caller.
 [[noreturn]] SOFT_UNCHECKED void fail_stuck(machine *m, const thread *self)
 {
-    for (unsigned i = 0; i < m->slot_count; i++) {
+    for (unsigned i = 0; i < m->thread_count; i++) {
         const thread *other = &m->threads[i];
-        if (other->home == nullptr || (other->state == self->state && other->site == self->site))
-            continue;
+        if (other == self || (other->state == self->state && other->site == self->site)) continue;
         fail(m, "stands at %s of line %d while thread %u stands at %s of line %d",
              describe(self->state), self->site, other->number, describe(other->state), other->site);
     }
@@ -229,13 +196,11 @@ SOFT_UNCHECKED inline void meet_warp(machine *m, thread *self, kind what, int si
 SOFT_UNCHECKED void leave(machine *m, thread *self)
 {
     warp *own = self->own;
-    const meeting *waiting = own->at.arrived != 0 ? &own->at : &self->home->at;
+    const meeting *waiting = own->at.arrived != 0 ? &own->at : &m->cta;
     if (waiting->arrived != 0)
         fail(m, "exits while thread %u stands at %s of line %d", waiting->thread,
              describe(waiting->what), waiting->site);
-    if (m->cluster.arrived != 0) fail(m, "exits while a barrier of its cluster is under way");
     self->state = exited;
-    self->home->live--;
     own->live &= ~(1u << self->lane);
     own->ready &= ~(1u << self->lane);
     soft_fibre_release(&m->finish);
@@ -259,55 +224,42 @@ SOFT_UNCHECKED void live(void)
     }
 }
 
-// A cluster of CTAs, the first at `position`.
-SOFT_UNCHECKED void set_up(machine *m, soft_dim position)
+SOFT_UNCHECKED void set_up(machine *m)
 {
     // 0xFFC1 is a NaN as bf16, as half of an f32 and, twice, as a whole one.
-    for (size_t i = 0; i + 1 < m->cta_count * m->shared_pitch; i += 2)
-        memcpy(m->shared + i, "\xc1\xff", 2);
-    m->live = m->cta_count * m->thread_count;
-    memset(&m->cluster, 0, sizeof m->cluster);
-    for (unsigned i = 0; i < m->cta_count; i++) {
-        m->ctas[i].position = {position.x + i, position.y, position.z};
-        memset(&m->ctas[i].at, 0, sizeof m->ctas[i].at);
-        m->ctas[i].live = m->thread_count;
-        m->ctas[i].shared = m->shared + i * m->shared_pitch;
-    }
+    for (size_t i = 0; i + 1 < m->shared_size; i += 2) memcpy(m->shared + i, "\xc1\xff", 2);
+    m->live = m->thread_count;
+    memset(&m->cta, 0, sizeof m->cta);
     for (unsigned i = 0; i < m->warp_count; i++) {
         warp *w = &m->warps[i];
-        unsigned count = m->thread_count - i % m->cta_warps * warp_size;
+        unsigned count = m->thread_count - i * warp_size;
         w->count = count < warp_size ? count : warp_size;
         w->lanes = ~0u >> (warp_size - w->count);
         w->ready = w->live = w->lanes;
         memset(&w->at, 0, sizeof w->at);
     }
-    for (unsigned i = 0; i < m->slot_count; i++) {
-        const unsigned number = i % (m->cta_warps * warp_size);
+    for (unsigned i = 0; i < m->thread_count; i++) {
         thread *t = &m->threads[i];
-        t->index = {number % m->block.x, number / m->block.x % m->block.y,
-                    number / m->block.x / m->block.y};
-        t->number = number;
+        t->index = {i % m->block.x, i / m->block.x % m->block.y, i / m->block.x / m->block.y};
+        t->number = i;
         t->lane = i % warp_size;
         t->own = &m->warps[i / warp_size];
-        t->home = number < m->thread_count ? &m->ctas[i / warp_size / m->cta_warps] : nullptr;
         t->state = idle;
-        t->arrived = false;
     }
 }
 
 bool reserve(machine *m)
 {
     if (m->threads == nullptr) {
-        m->threads = static_cast<thread *>(calloc(max_cluster * max_threads, sizeof *m->threads));
+        m->threads = static_cast<thread *>(calloc(max_threads, sizeof *m->threads));
         if (m->threads == nullptr) return false;
     }
-    while (m->created < m->slot_count) {
+    while (m->created < m->thread_count) {
         if (!soft_fibre_create(&m->threads[m->created].fibre, live, m->created)) return false;
         m->created++;
     }
-    const size_t wanted = m->cta_count * m->shared_pitch;
-    if (m->shared_capacity < wanted) {
-        const size_t capacity = (wanted + 1023) & ~static_cast<size_t>(1023);
+    if (m->shared_capacity < m->shared_size) {
+        size_t capacity = (m->shared_size + 1023) & ~static_cast<size_t>(1023);
         void *shared = aligned_alloc(1024, capacity);
         if (shared == nullptr) return false;
         free(m->shared);
@@ -336,19 +288,14 @@ thread_local keeper kept_here;
 
 }  // namespace
 
-int soft_execute(soft_kernel kernel, unsigned cluster, const unsigned grid[3],
-                 const unsigned block[3], size_t smem, const void *params, char *why,
-                 size_t why_size)
+int soft_execute(soft_kernel kernel, const unsigned grid[3], const unsigned block[3], size_t smem,
+                 const void *params, char *why, size_t why_size)
 {
     unsigned long long threads = 1;
     for (int i = 0; i < 3; i++) threads *= block[i];
     if (threads < 1 || threads > max_threads || smem > UINT32_MAX) {
         (void)snprintf(why, why_size, "%llu threads or %zu bytes of shared memory are out of range",
                        threads, smem);
-        return -1;
-    }
-    if (cluster < 1 || cluster > max_cluster || grid[0] % cluster != 0) {
-        (void)snprintf(why, why_size, "%u CTAs in a row are not clusters of %u", grid[0], cluster);
         return -1;
     }
     if (here == nullptr) here = kept_here.kept = static_cast<machine *>(calloc(1, sizeof *here));
@@ -360,12 +307,8 @@ int soft_execute(soft_kernel kernel, unsigned cluster, const unsigned grid[3],
     m->grid = {grid[0], grid[1], grid[2]};
     m->block = {block[0], block[1], block[2]};
     m->thread_count = static_cast<unsigned>(threads);
-    m->cta_count = cluster;
-    m->cta_warps = (m->thread_count + warp_size - 1) / warp_size;
-    m->warp_count = cluster * m->cta_warps;
-    m->slot_count = m->warp_count * warp_size;
+    m->warp_count = (m->thread_count + warp_size - 1) / warp_size;
     m->shared_size = smem;
-    m->shared_pitch = (smem + 15) & ~static_cast<size_t>(15);
     m->kernel = kernel;
     m->params = params;
     m->why = why;
@@ -377,17 +320,16 @@ int soft_execute(soft_kernel kernel, unsigned cluster, const unsigned grid[3],
         return -1;
     }
     soft_fibre_adopt(&m->host);
-    soft_dim at = {0, 0, 0};
-    for (at.z = 0; at.z < grid[2]; at.z++)
-        for (at.y = 0; at.y < grid[1]; at.y++)
-            for (at.x = 0; at.x < grid[0]; at.x += cluster) {
-                set_up(m, at);
+    for (m->position.z = 0; m->position.z < grid[2]; m->position.z++)
+        for (m->position.y = 0; m->position.y < grid[1]; m->position.y++)
+            for (m->position.x = 0; m->position.x < grid[0]; m->position.x++) {
+                set_up(m);
                 soft_fibre_release(&m->start);
                 m->current = &m->threads[0];
                 soft_fibre_switch(&m->host, &m->current->fibre);
                 soft_fibre_acquire(&m->finish);
                 if (!m->failed) continue;
-                for (unsigned i = 0; i < m->slot_count; i++) {
+                for (unsigned i = 0; i < m->thread_count; i++) {
                     thread *t = &m->threads[i];
                     if (t->state != idle && t->state != exited) soft_fibre_restart(&t->fibre);
                 }
@@ -399,7 +341,7 @@ int soft_execute(soft_kernel kernel, unsigned cluster, const unsigned grid[3],
 // -------------------------------------------------------------------------------------- primitives
 
 SOFT_UNCHECKED soft_dim soft_thread_index(void) { return here->current->index; }
-SOFT_UNCHECKED soft_dim soft_block_index(void) { return here->current->home->position; }
+SOFT_UNCHECKED soft_dim soft_block_index(void) { return here->position; }
 SOFT_UNCHECKED soft_dim soft_grid_size(void) { return here->grid; }
 SOFT_UNCHECKED soft_dim soft_block_size(void) { return here->block; }
 
@@ -462,59 +404,19 @@ SOFT_UNCHECKED void soft_sync_cta(int site)
 {
     machine *m = here;
     thread *self = m->current;
-    cta *home = self->home;
-    if (home->live != m->thread_count)
-        for (unsigned i = 0; i < m->slot_count; i++)
-            if (m->threads[i].home == home && m->threads[i].state == exited)
-                fail_exited(m, syncing_cta, site, m->threads[i].number);
-    char *sync = &home->at.sync[home->at.parity];
+    if (m->live != m->thread_count)
+        for (unsigned i = 0; i < m->thread_count; i++)
+            if (m->threads[i].state == exited) fail_exited(m, syncing_cta, site, i);
+    char *sync = &m->cta.sync[m->cta.parity];
     soft_fibre_release(sync);
-    if (meet(m, self, &home->at, m->thread_count, syncing_cta, site)) {
-        warp *first = &m->warps[static_cast<unsigned>(home - m->ctas) * m->cta_warps];
-        for (unsigned i = 0; i < m->cta_warps; i++) first[i].ready = first[i].lanes;
+    if (meet(m, self, &m->cta, m->thread_count, syncing_cta, site)) {
+        for (unsigned i = 0; i < m->warp_count; i++) m->warps[i].ready = m->warps[i].lanes;
     } else {
         self->own->ready &= ~(1u << self->lane);
         yield(m, self);
     }
     self->state = running;
     soft_fibre_acquire(sync);
-}
-
-SOFT_UNCHECKED void soft_arrive_cluster(int site)
-{
-    machine *m = here;
-    thread *self = m->current;
-    if (self->arrived) fail(m, "arrives twice at a cluster barrier, line %d", site);
-    if (m->live != m->cta_count * m->thread_count)
-        fail(m, "arrives at a cluster barrier, line %d, but a thread of the cluster has exited",
-             site);
-    self->arrived = true;
-    self->phase = m->cluster.phase;
-    soft_fibre_release(&m->cluster.sync[self->phase % 2]);
-    if (++m->cluster.arrived != m->live) return;
-    m->cluster.arrived = 0;
-    m->cluster.phase++;
-    for (unsigned i = 0; i < m->slot_count; i++) {
-        thread *t = &m->threads[i];
-        if (t->home != nullptr && t->state == waiting_cluster) t->own->ready |= 1u << t->lane;
-    }
-}
-
-SOFT_UNCHECKED void soft_wait_cluster(int site)
-{
-    machine *m = here;
-    thread *self = m->current;
-    if (!self->arrived)
-        fail(m, "waits at a cluster barrier, line %d, at which it did not arrive", site);
-    if (m->cluster.phase == self->phase) {
-        self->state = waiting_cluster;
-        self->site = site;
-        self->own->ready &= ~(1u << self->lane);
-        yield(m, self);
-        self->state = running;
-    }
-    self->arrived = false;
-    soft_fibre_acquire(&m->cluster.sync[self->phase % 2]);
 }
 
 SOFT_UNCHECKED static void find_range(machine *m, range *out, unsigned long long address,
@@ -543,31 +445,14 @@ SOFT_UNCHECKED void *soft_global(unsigned long long address, unsigned size, int 
     return reinterpret_cast<void *>(static_cast<uintptr_t>(address));
 }
 
-SOFT_UNCHECKED static void *find_shared(machine *m, const cta *owner, unsigned offset,
-                                        unsigned size, int site)
+SOFT_UNCHECKED void *soft_shared(unsigned offset, unsigned size, int site)
 {
+    machine *m = here;
     if (offset % size != 0)
         fail(m, "a shared access of %u bytes at offset %u, line %d, is not aligned", size, offset,
              site);
     if (offset > m->shared_size || size > m->shared_size - offset)
         fail(m, "a shared access of %u bytes at offset %u, line %d, is outside the %zu bytes", size,
              offset, site, m->shared_size);
-    return owner->shared + offset;
-}
-
-SOFT_UNCHECKED void *soft_shared(unsigned offset, unsigned size, int site)
-{
-    return find_shared(here, here->current->home, offset, size, site);
-}
-
-SOFT_UNCHECKED void *soft_peer_shared(unsigned rank, unsigned offset, unsigned size, int site)
-{
-    machine *m = here;
-    if (rank >= m->cta_count)
-        fail(m, "accesses CTA %u of a cluster of %u, line %d", rank, m->cta_count, site);
-    if (m->cluster.phase == 0)
-        fail(m, "accesses another CTA before the first cluster barrier, line %d", site);
-    if (m->ctas[rank].live != m->thread_count)
-        fail(m, "accesses CTA %u of its cluster, which has exited, line %d", rank, site);
-    return find_shared(m, &m->ctas[rank], offset, size, site);
+    return m->shared + offset;
 }

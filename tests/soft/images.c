@@ -21,23 +21,14 @@
 #define SECOND_OF(version, size) size
 #define SIZE_OF(pair) SECOND_OF(pair)
 
-#define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
-                     occupancy, heads, rows, flags)                                                \
-    enum {                                                                                         \
-        threads_##name = threads,                                                                  \
-        params_##name = SIZE_OF(KDA_PARAMS_##op),                                                  \
-        cluster_##name = ((flags)&KDA_BODY_CLUSTER) ? split : 1                                    \
-    };
+#define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, ...)        \
+    enum { threads_##name = threads, params_##name = SIZE_OF(KDA_PARAMS_##op) };
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 
 // The kernel that kda-bench compares with is no schedule.
 void soft_body_floor(const void *params);
-enum {
-    threads_floor = KDA_FLOOR_THREADS,
-    params_floor = sizeof(struct kda_floor_params),
-    cluster_floor = 1
-};
+enum { threads_floor = KDA_FLOOR_THREADS, params_floor = sizeof(struct kda_floor_params) };
 
 #define KDA_CCS(...)                                                                               \
     {                                                                                              \
@@ -59,7 +50,6 @@ static const soft_image bundle_images[] = {
      .ccs = ccs_##on,                                                                              \
      .floor = floor_##on,                                                                          \
      .threads = threads_##name,                                                                    \
-     .cluster = cluster_##name,                                                                    \
      .kernel = soft_body_##name,                                                                   \
      .params_size = params_##name},
 #include "images.inc"

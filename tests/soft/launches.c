@@ -9,11 +9,6 @@
 
 enum { MAX_THREADS = 1024, MAX_BLOCK_Z = 64, MAX_GRID_YZ = 65535 };
 
-static unsigned cluster_of(const soft_image *image)
-{
-    return image->cluster ? (unsigned)image->cluster : 1;
-}
-
 static int perform_launch(const struct soft_work *work)
 {
     soft_lock();
@@ -22,8 +17,8 @@ static int perform_launch(const struct soft_work *work)
     if (!execute) return KDA_CU_SUCCESS;
     const soft_image *image = work->function->module->image;
     char why[400];
-    if (soft_execute(image->kernel, cluster_of(image), work->grid, work->block, work->smem,
-                     work->params, why, sizeof why) == 0)
+    if (soft_execute(image->kernel, work->grid, work->block, work->smem, work->params, why,
+                     sizeof why) == 0)
         return KDA_CU_SUCCESS;
     soft_lock();
     soft_report("%s: %s", image->body, why);
@@ -57,7 +52,6 @@ static bool in_range(const struct soft_work *work)
     if (work->grid[0] > INT32_MAX || work->grid[1] > MAX_GRID_YZ || work->grid[2] > MAX_GRID_YZ ||
         work->block[2] > MAX_BLOCK_Z)
         return false;
-    if (work->grid[0] % cluster_of(work->function->module->image)) return false;
     int most = work->function->module->image->threads;
     return work->block[0] * work->block[1] * work->block[2] <= (unsigned)most &&
            work->smem <= work->function->smem_limit;

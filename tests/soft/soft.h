@@ -70,7 +70,6 @@ typedef struct soft_image {
     const int *ccs;  // 10*major + minor, 0 ends
     int floor;       // first driver that knows the target
     int threads;     // most threads per CTA, from the launch bounds
-    int cluster;     // CTAs per cluster, all in a row; 0 stands for 1
     soft_kernel kernel;
     size_t params_size;
 } soft_image;
@@ -84,11 +83,10 @@ const soft_image *soft_find_image(const char *sha256);
 // The length of an ELF image that comes without one; 0 if it is none.
 size_t soft_image_size(const void *image);
 
-// Runs a grid of clusters of `cluster` CTAs; 0, or -1 and a message in `why`: a fault, a divergent
-// collective, an access outside allocated memory.
-SOFT_API int soft_execute(soft_kernel kernel, unsigned cluster, const unsigned grid[3],
-                          const unsigned block[3], size_t smem, const void *params, char *why,
-                          size_t why_size);
+// Runs a grid; 0, or -1 and a message in `why`: a fault, a divergent collective, an access outside
+// allocated memory.
+SOFT_API int soft_execute(soft_kernel kernel, const unsigned grid[3], const unsigned block[3],
+                          size_t smem, const void *params, char *why, size_t why_size);
 
 // The live allocation that holds `address`, as [*begin, *end); false if there is none. The executor
 // asks once per allocation and access site of a launch, and remembers the answer (driver side).

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated from gen/verify_serial.cu.in, what it includes, and manifest/params.h for the row
-// verify_t1_2_lower_bound_serial_split8 of manifest/schedules.inc.
+// Generated from gen/verify_direct.cu.in, what it includes, and manifest/params.h for the row
+// verify_t1_lower_bound_direct_split8 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
-// Frozen verify of a few tokens as the plain recurrence: the warps of a CTA take WARP_ROWS value
-// rows of one head each and carry them through the tokens in f32 registers, with no shared memory
-// and no barrier. Every warp makes the vectors of the tokens by itself, which is why this is for
-// few of them. Bounded by the latency of slot and state, one after the other, when there are few
-// heads; by the bandwidth of one read of the state when there are many.
+// Frozen verify of one token by the plain recurrence: the warps of a CTA take WARP_ROWS value rows
+// of one head each, with no shared memory and no barrier. With p = S0.(d*kn) and r = S0.(d*qn):
+// w = beta * (v - p), o = r + w * (kn.qn). The state after the token is nobody's. At small N it is
+// bound by the latency of slot and state, one after the other; at large N by the bandwidth of one
+// read of the state.
 //
 // Row 2*i + (upper half-warp) is row i of a half-warp: a load of the warp is 512 bytes in a row.
 
@@ -67,8 +67,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 2, SPLIT = 8, THREADS = 64, SMEM = 0;
-constexpr int OCCUPANCY = 8;
+constexpr int TOKENS = 1, SPLIT = 8, THREADS = 64, SMEM = 0;
+constexpr int OCCUPANCY = 14;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -86,6 +86,9 @@ struct quad {
 };
 struct vec4 {
     float x, y, z, w;
+};
+struct pair {
+    float x, y;
 };
 
 // ---- numbers
@@ -491,9 +494,6 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
     unpack_bf16(words.g, g);
     const float rate = exp_fast(gate.a_log);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
-    // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = fmaxf(fminf(sum_half(kq, lane), FLOAT_MAX), -FLOAT_MAX);
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
 #pragma unroll
@@ -502,7 +502,8 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
         t.k[c] = t.k[c] * k_scale;
         t.d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
     }
-    t.kq = t.kq * (q_scale * p.scale) * k_scale;
+    const float kq[1] = {dot(t.k, t.q)};
+    t.kq = sum_half(kq, lane);
     t.beta = widen_bf16(words.beta);
     if (p.beta_is_logit) t.beta = sigmoid(t.beta);
     return t;
@@ -526,16 +527,16 @@ HELPER window find_window(const kda_verify_params &p, u32 n)
 {
     window w;
     w.slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
-    w.token = n * (u32)p.tokens;
-    w.present = (u32)p.tokens;
+    i64 begin = n * (i64)p.tokens, end = begin + p.tokens;
     if (p.cu_seqlens) {
-        const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
-        i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
-        if (length > p.tok - begin) length = p.tok - begin;
-        if (length > p.tokens) length = p.tokens;
-        w.token = (u32)begin;
-        w.present = begin < 0 || length < 0 ? 0 : (u32)length;
+        begin = load_i32(p.cu_seqlens + 4 * (u64)n);
+        end = load_i32(p.cu_seqlens + 4 * (u64)n + 4);
     }
+    i64 length = end - begin;
+    if (length > p.tok - begin) length = p.tok - begin;
+    if (length > p.tokens) length = p.tokens;
+    w.token = (u32)begin;
+    w.present = begin < 0 || length < 0 ? 0 : (u32)length;
     w.live = w.slot >= p.null_min && w.slot < p.num_slots;
     return w;
 }
@@ -587,12 +588,12 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
 
 constexpr int WARPS = THREADS / 32;
 constexpr int WARP_ROWS = ROWS / WARPS;
-constexpr int HALF_ROWS = WARP_ROWS / 2;    // rows of a half-warp
-constexpr u32 ROW_LANES = 16 / HALF_ROWS;   // lanes that end with the sums of one row
-static_assert(2 * HALF_ROWS * WARPS == ROWS && 16 % HALF_ROWS == 0, "whole rows");
+constexpr int HALF_ROWS = WARP_ROWS / 2;   // rows of a half-warp
+constexpr u32 ROW_LANES = 16 / HALF_ROWS;  // lanes that end with the sums of one row
+static_assert(TOKENS == 1 && 2 * HALF_ROWS * WARPS == ROWS && 16 % HALF_ROWS == 0, "whole rows");
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    kda_verify_t1_2_lower_bound_serial_split8(const __grid_constant__ struct kda_verify_params p)
+    kda_verify_t1_lower_bound_direct_split8(const __grid_constant__ struct kda_verify_params p)
 {
     begin_grid();
     const u32 lane = threadIdx.x % 32, half = lane / 16, warp = threadIdx.x / 32;
@@ -606,54 +607,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
 
     // The row whose sums this lane gets.
-    const u32 query_head = find_query_head(p, head), own = first_row + lane % 16 / ROW_LANES * 2 + half;
+    const u32 own = first_row + lane % 16 / ROW_LANES * 2 + half;
+    const u32 query_head = find_query_head(p, head);
+    const token_words words = load_token(p, w.token, query_head, head, lane);
+    const u32 v = load_value(p, w.token, head, own);
     const u64 state = state_address(p, w.slot, head, first_row + half) + lane % 16 * sizeof(quad);
     quad rows[HALF_ROWS];
 #pragma unroll
     for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
-    token_words words = load_token(p, w.token, query_head, head, lane);
-    u32 v = load_value(p, w.token, head, own);
-    const gate gate = load_gate(p, query_head, lane);
     keep_order();
 
-    float x[HALF_ROWS][LANE_CHANNELS];
+    const token token = make_token(p, words, load_gate(p, query_head, lane), lane);
+    float k[LANE_CHANNELS], q[LANE_CHANNELS], predicted[HALF_ROWS], read[HALF_ROWS];
 #pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) unpack_bf16(rows[i], x[i]);
-    u64 out = out_address(p, w.token, head, own);
-    u64 correction = correction_address(p, w.slot, head, 0);
-    if (correction) correction += own * sizeof(float);
-#pragma unroll 1
-    for (u32 t = 0; t < w.present; t++) {
-        const token_words now = words;
-        const u32 value = v;
-        if (t + 1 < w.present) {
-            words = load_token(p, w.token + t + 1, query_head, head, lane);
-            v = load_value(p, w.token + t + 1, head, own);
-        }
-        const token token = make_token(p, now, gate, lane);
-        float predicted[HALF_ROWS], read[HALF_ROWS];
-#pragma unroll
-        for (int i = 0; i < HALF_ROWS; i++) {
-#pragma unroll
-            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * token.d[c];
-            predicted[i] = dot(x[i], token.k);
-            read[i] = dot(x[i], token.q);
-        }
-        const float correct = token.beta * (widen_bf16(value) - sum_half(predicted, lane));
-        const float o = fmaf(correct, token.kq, sum_half(read, lane));
-#pragma unroll
-        for (int i = 0; i < HALF_ROWS; i++) {
-            const float row_w = shuffle_from(correct, half * 16 + i * ROW_LANES);
-#pragma unroll
-            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, token.k[c], x[i][c]);
-        }
-        if (lane % ROW_LANES == 0) {
-            store_bf16(out, o);
-            if (correction) store32(correction, as_bits(correct));
-        }
-        const u64 kg = kg_address(p, w.slot, head, t);
-        if (kg && tile_row == 0 && threadIdx.x < 16) store_kg(kg, now, lane);
-        out += (u64)p.out_stride * sizeof(u16);
-        if (correction) correction += (u64)p.correction_strides[2] * sizeof(float);
+    for (int c = 0; c < LANE_CHANNELS; c++) {
+        k[c] = token.k[c] * token.d[c];
+        q[c] = token.q[c] * token.d[c];
     }
+#pragma unroll
+    for (int i = 0; i < HALF_ROWS; i++) {
+        float x[LANE_CHANNELS];
+        unpack_bf16(rows[i], x);
+        predicted[i] = dot(x, k);
+        read[i] = dot(x, q);
+    }
+    const float correction = token.beta * (widen_bf16(v) - sum_half(predicted, lane));
+    const float o = fmaf(correction, token.kq, sum_half(read, lane));
+    const u64 cache = correction_address(p, w.slot, head, 0);
+    if (lane % ROW_LANES == 0) {
+        store_bf16(out_address(p, w.token, head, own), o);
+        if (cache) store32(cache + own * sizeof(float), as_bits(correction));
+    }
+    const u64 kg = kg_address(p, w.slot, head, 0);
+    if (kg && tile_row == 0 && threadIdx.x < 16) store_kg(kg, words, lane);
 }

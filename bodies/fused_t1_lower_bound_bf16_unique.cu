@@ -1,30 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generated from gen/fused.cu.in, what it includes, and manifest/params.h for the row
-// fused_t1_softplus_f32_repeated_split4 of manifest/schedules.inc.
+// fused_t1_lower_bound_bf16_unique of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
 // Fused decode: one token of one head, from the projection before its convolution to the gated
-// norm. The SPLIT CTAs of a head take ROWS value rows each. At many rows it is bound by the
-// bandwidth of reading and writing the state; at few by the latency of two dependent loads, slot
-// index and state, and of what follows the second. So what does not depend on the slot is asked for
-// before it is known, all of the state as soon as it is, and the token's vectors are made in the
-// shadow of the state: warps 0 to 2 convolve q, k and v, warp 3 makes the decay, 4 channels per
-// lane, and leave them in shared memory. After the barrier every warp carries its own rows through
-// the token.
+// norm, by one CTA. At many rows it is bound by the bandwidth of reading and writing the state; at
+// few by the latency of two dependent loads, slot index and state, and of what follows the second.
+// So what does not depend on the slot is asked for before it is known, all of the state as soon as
+// it is, and the token's vectors are made in the shadow of the state: warps 0 to 2 convolve q, k and
+// v, warp 3 makes the decay, 4 channels per lane, and leave them in shared memory. After the barrier
+// every warp carries its own rows through the token. The state goes to shared memory past the
+// registers: a CTA has all of its state under way, and an SM several CTAs.
 //
 // Lanes. A half-warp holds a value row. bf16 lies over it as the prelude says; of an f32 row lane l
 // has the channels 4*(l%16) to 4*(l%16) + 3 and the same of the upper 64, so that an access of the
 // half-warp is 256 bytes in a row. Row 2*i + (upper half-warp) of a pass is row i of a half-warp.
 //
 // Norm. A pass of a warp is 8 rows. Their squares are summed over the lanes, and the 16 sums of a
-// head in one order, whatever warp or CTA they come from.
-//
-// Cluster. All CTAs of a head read the windows of q and k. The first barrier of the cluster says
-// that they have, and that all have begun: only then is a window stored, by one of them, and a sum
-// handed to the others. The second says that the sums are there.
-//
-// Repeated slots. The first row of a slot leads: its CTA takes the later ones too, in ascending
-// order, with window and state in registers, the state rounded after each row as if it were stored.
+// head in one order, whatever warp they come from.
 
 // ---------------------------------------------------------------------------------------- prelude
 //
@@ -68,15 +61,15 @@ struct kda_fused_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 1, SPLIT = 4, THREADS = 128, SMEM = 1744;
-constexpr int OCCUPANCY = 5;
+constexpr int TOKENS = 1, SPLIT = 1, THREADS = 256, SMEM = 35408;
+constexpr int OCCUPANCY = 3;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
 constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
-constexpr u64 ROW_BYTES = DIM * sizeof(float);
+constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
 
 #define HELPER static __device__ __forceinline__
@@ -109,8 +102,6 @@ HELPER u32 as_bits(float value)
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-#else
-HELPER u32 as_bits(float value) { return __float_as_uint(value); }
 #endif
 
 // Two bf16, round to nearest even; any NaN becomes 0x7fff.
@@ -206,37 +197,6 @@ HELPER float sigmoid(float x)
     return x >= 0.0f ? s : e * s;
 }
 
-// log(1 + e). The hardware logarithm is good to 2^-22 absolute; below 1/16 the series is better, to
-// 3e-6 relative.
-HELPER float log1p_fast(float e)
-{
-    const float series = e * fmaf(e, fmaf(e, fmaf(e, -0.25f, 0.33333333f), -0.5f), 1.0f);
-    float l;
-#ifdef KDA_SOFT_DEVICE
-    l = log2f(1.0f + e);
-#else
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(1.0f + e));
-#endif
-    return e < 0.0625f ? series : l * 0.69314718f;
-}
-
-// One of two values that are both there: a branch per channel would put their latencies one after
-// another.
-HELPER float select(bool first, float a, float b)
-{
-#ifdef KDA_SOFT_DEVICE
-    return first ? a : b;
-#else
-    float x;
-    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
-        : "=f"(x)
-        : "r"((u32)first), "f"(a), "f"(b));
-    return x;
-#endif
-}
-
-HELPER float softplus(float x) { return select(x > 20.0f, x, log1p_fast(exp_fast(x))); }
-
 // ---- global memory, by 64-bit address
 
 // Into the lower half of a word.
@@ -331,6 +291,7 @@ HELPER void store16(u64 address, u16 x)
 }
 
 HELPER float load_f32(u64 address) { return as_float(load32(address)); }
+HELPER float load_bf16(u64 address) { return widen_bf16(load16(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
@@ -407,45 +368,54 @@ HELPER void sts128(u32 address, const vec4 &x)
 #endif
 }
 
+HELPER quad lds_quad(u32 address)
+{
+    quad x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 16, __LINE__), 16);
+#else
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address));
+#endif
+    return x;
+}
+
+HELPER void sts_quad(u32 address, const quad &x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 16, __LINE__), &x, 16);
+#else
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+#endif
+}
+
+// From global memory, past the registers. What it brings may be read by the same thread after
+// wait_copies.
+HELPER void copy_quad(u32 to, u64 from)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(to, 16, __LINE__), soft_global(from, 16, __LINE__), 16);
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+
+HELPER void wait_copies()
+{
+#ifndef KDA_SOFT_DEVICE
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 HELPER void sync_cta()
 {
 #ifdef KDA_SOFT_DEVICE
     soft_sync_cta(__LINE__);
 #else
     __syncthreads();
-#endif
-}
-
-// ---- the cluster: the SPLIT CTAs of a head, which can store to each other's shared memory
-
-HELPER void arrive_cluster()
-{
-#ifdef KDA_SOFT_DEVICE
-    soft_arrive_cluster(__LINE__);
-#else
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-HELPER void wait_cluster()
-{
-#ifdef KDA_SOFT_DEVICE
-    soft_wait_cluster(__LINE__);
-#else
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-// To the shared memory of CTA `rank`, from the cluster's first barrier on: until then it may not
-// have begun.
-HELPER void sts_peer(u32 address, u32 rank, float x)
-{
-#ifdef KDA_SOFT_DEVICE
-    memcpy(soft_peer_shared(rank, address, 4, __LINE__), &x, 4);
-#else
-    u32 peer;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(peer), "f"(x) : "memory");
 #endif
 }
 
@@ -466,19 +436,6 @@ HELPER float shuffle_from(float x, u32 lane)
     return as_float(soft_shuffle(as_bits(x), lane, __LINE__));
 #else
     return __shfl_sync(0xffffffffu, x, (int)lane);
-#endif
-}
-
-HELPER u32 least_of_warp(u32 x)
-{
-#ifdef KDA_SOFT_DEVICE
-    for (u32 distance = 16; distance > 0; distance /= 2) {
-        const u32 other = soft_shuffle(x, (threadIdx.x % 32) ^ distance, __LINE__);
-        x = other < x ? other : x;
-    }
-    return x;
-#else
-    return __reduce_min_sync(0xffffffffu, x);
 #endif
 }
 
@@ -538,37 +495,39 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
     }
 }
 
-HELPER float log_decay(const kda_fused_params &, float rate, float x)
+HELPER float log_decay(const kda_fused_params &p, float rate, float x)
 {
-    return -rate * softplus(x);
+    return p.lower_bound * sigmoid(rate * x);
 }
 
 // ------------------------------------------------------------------------------------------ layout
 
 constexpr int WARPS = THREADS / 32;
-constexpr int WARP_ROWS = ROWS / WARPS;
-constexpr int PASS_ROWS = 4;  // rows of a half-warp that are in f32 registers at a time
+constexpr int WARP_ROWS = DIM / WARPS;
+constexpr int PASS_ROWS = 4;  // rows of a half-warp that are in registers at a time
 constexpr int PASSES = WARP_ROWS / (2 * PASS_ROWS);
-constexpr u32 ROW_LANES = 16 / PASS_ROWS;             // lanes that end with the sums of one row
-constexpr int ROW_QUADS = (int)(ROW_BYTES / 16 / 16);  // of a row, per lane, 16 quads apart
-constexpr int SUMS = DIM / (2 * PASS_ROWS);           // of squares, per head
-static_assert(PASSES * 2 * PASS_ROWS * WARPS == ROWS && SUMS == 16, "whole passes");
+constexpr u32 ROW_LANES = 16 / PASS_ROWS;              // lanes that end with the sums of one row
+constexpr int ROW_QUADS = (int)(ROW_BYTES / 16 / 16);  // of a row, per lane
+constexpr u32 QUAD_PITCH = 16 * sizeof(quad);          // between two quads of a lane
+constexpr int SUMS = DIM / (2 * PASS_ROWS);            // of squares
+static_assert(SPLIT == 1 && PASSES * 2 * PASS_ROWS * WARPS == DIM && SUMS == 16, "whole passes");
 
 constexpr u32 LANE_CONV = 4;  // channels per lane of the warps that make vectors
 enum part : u32 { Q_PART, K_PART, V_PART, GATE_PART };
 static_assert(WARPS > GATE_PART, "a warp per part");
 
-// Shared memory: three vectors, the CTA's part of v, beta, and the sums of squares.
+// Shared memory: the state as it lies in the pool, four vectors, the output before its norm, beta,
+// and the sums of squares.
 constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
-constexpr u32 K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES, V = 3 * VECTOR_BYTES;
-constexpr u32 BETA = V + ROWS * sizeof(float), SQUARES = BETA + 16;
+constexpr u32 K = (u32)HEAD_BYTES, Q = K + VECTOR_BYTES, D = Q + VECTOR_BYTES, V = D + VECTOR_BYTES;
+constexpr u32 O = V + VECTOR_BYTES, BETA = O + VECTOR_BYTES, SQUARES = BETA + 16;
 static_assert(SMEM == SQUARES + SUMS * sizeof(float), "the row's smem");
 
 // A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
 // no bank conflicts. Writer lane l brings channels 4*l to 4*l + 3.
 HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CONV])
 {
-    sts128(address + lane * 16, {x[0], x[1], x[2], x[3]});
+    sts128(address + lane / 2 * 16 + lane % 2 * (VECTOR_BYTES / 2), {x[0], x[1], x[2], x[3]});
 }
 
 HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
@@ -579,44 +538,17 @@ HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
     x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
+// A lane's channels of a value row, as bits.
 struct lane_row {
     quad part[ROW_QUADS];
 };
 
-HELPER lane_row load_row(u64 address)
-{
-    lane_row row;
-#pragma unroll
-    for (int i = 0; i < ROW_QUADS; i++) row.part[i] = load_state(address + i * 16 * sizeof(quad));
-    return row;
-}
-
-HELPER void store_row(u64 address, const lane_row &row)
-{
-#pragma unroll
-    for (int i = 0; i < ROW_QUADS; i++) store_state(address + i * 16 * sizeof(quad), row.part[i]);
-}
-
 HELPER void unpack_row(const lane_row &row, float (&x)[LANE_CHANNELS])
 {
-#pragma unroll
-    for (int i = 0; i < ROW_QUADS; i++) {
-        x[4 * i] = as_float(row.part[i].x);
-        x[4 * i + 1] = as_float(row.part[i].y);
-        x[4 * i + 2] = as_float(row.part[i].z);
-        x[4 * i + 3] = as_float(row.part[i].w);
-    }
+    unpack_bf16(row.part[0], x);
 }
 
-HELPER lane_row round_row(const float (&x)[LANE_CHANNELS])
-{
-    lane_row row;
-#pragma unroll
-    for (int i = 0; i < ROW_QUADS; i++)
-        row.part[i] = {as_bits(x[4 * i]), as_bits(x[4 * i + 1]), as_bits(x[4 * i + 2]),
-                       as_bits(x[4 * i + 3])};
-    return row;
-}
+HELPER lane_row round_row(const float (&x)[LANE_CHANNELS]) { return {{pack_row(x)}}; }
 
 // ----------------------------------------------------------------------------------- vectors, sums
 
@@ -651,6 +583,16 @@ struct window {
     u64 value[TAPS];
 };
 
+// What a lane needs to make its channels, beside the window: of a row, and of all rows.
+struct token {
+    u64 input;  // x, or the raw gate
+    float logit, output_gate;
+};
+struct parameters {
+    float taps[TAPS][LANE_CONV];  // of the convolution; of the gate's warp taps[0] is dt_bias
+    float a_log;
+};
+
 HELPER void convolve(const window &w, const float (&taps)[TAPS][LANE_CONV], float (&m)[LANE_CONV])
 {
 #pragma unroll
@@ -673,7 +615,7 @@ HELPER float inverse_norm(const float (&m)[LANE_CONV])
     return rsqrt_fast(sum + EPSILON);
 }
 
-// The sums of a head, added in pairs of pairs.
+// The sums of the passes, added in pairs of pairs.
 HELPER float sum_squares(u32 address)
 {
     const vec4 a = lds128(address), b = lds128(address + 16);
@@ -685,70 +627,42 @@ HELPER float sum_squares(u32 address)
 // Of each pass, the row whose sums a lane gets.
 HELPER u32 own_row(u32 lane) { return lane % 16 / ROW_LANES * 2 + lane / 16; }
 
-// The first row in [from, to) of this slot, `to` if there is none. For a whole warp.
-HELPER u32 find_row(const kda_fused_params &p, int slot, u32 from, u32 to, u32 lane)
-{
-    constexpr u32 AT_ONCE = 4;
-    for (; from < to; from += AT_ONCE * 32) {
-        int other[AT_ONCE];
-        u32 found = to;
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) {
-            const u32 row = from + i * 32 + lane;
-            other[i] = load_i32(p.indices + 4 * (u64)(row < to ? row : to - 1));
-        }
-#pragma unroll
-        for (u32 i = AT_ONCE; i-- > 0;) {
-            const u32 row = from + i * 32 + lane;
-            if (row < to && other[i] == slot) found = row;
-        }
-        found = least_of_warp(found);
-        if (found < to) return found;
-    }
-    return to;
-}
-
 // ----------------------------------------------------------------------------------------- kernel
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    __cluster_dims__(SPLIT, 1, 1)
-    kda_fused_t1_softplus_f32_repeated_split4(const __grid_constant__ struct kda_fused_params p)
+    kda_fused_t1_lower_bound_bf16_unique(const __grid_constant__ struct kda_fused_params p)
 {
     begin_grid();
     const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
-    const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
+    const u32 head = blockIdx.x;
     u32 row = blockIdx.y;
     const int slot = load_i32(p.indices + 4 * (u64)row);
 
-    // What depends on the slot neither in its address nor in whether it may be read. Of v, a CTA
-    // has the channels that are its rows.
-    constexpr u32 V_LANES = ROWS / LANE_CONV;
-    const bool convolves = warp < GATE_PART;
-    const u32 channel = warp == V_PART ? first_row + lane % V_LANES * LANE_CONV : lane * LANE_CONV;
-    const u64 width = (u64)(u32)p.heads * DIM;             // channels of q, of k and of v
-    const u64 head_channel = (u64)head * DIM + channel;    // among these
-    const u64 conv_channel = warp * width + head_channel;  // among all
-    const u32 own = warp * WARP_ROWS + own_row(lane);      // of the first pass, in the CTA
-    float taps[TAPS][LANE_CONV] = {}, bias[LANE_CONV] = {}, a_log = 0.0f;
-    if (convolves) {
+    // What depends on the slot neither in its address nor in whether it may be read.
+    const bool convolves = warp < GATE_PART, finishes = threadIdx.x < DIM;
+    const u64 width = (u64)(u32)p.heads * DIM;                    // channels of q, of k and of v
+    const u64 head_channel = (u64)head * DIM + lane * LANE_CONV;  // the lane's first among these
+    const u64 conv_channel = warp * width + head_channel;         // and among all
+    const u64 value_row = (u64)head * DIM + threadIdx.x;          // whose output this thread makes
+    const auto load_parameters = [&]() {
+        parameters x;
+        if (convolves) {
 #pragma unroll
-        for (u32 t = 0; t < TAPS; t++)
-            load_f32x4(p.weight + 4 * ((warp * TAPS + t) * width + head_channel), taps[t]);
-    } else if (warp == GATE_PART) {
-        load_f32x4(p.dt_bias + 4 * head_channel, bias);
-        a_log = load_f32(p.a_log + 4 * (u64)head);
-    }
-    float gain[PASSES];
-#pragma unroll
-    for (int pass = 0; pass < PASSES; pass++)
-        gain[pass] = load_f32(p.norm_weight + 4 * (first_row + own + pass * 2 * PASS_ROWS));
+            for (u32 t = 0; t < TAPS; t++)
+                load_f32x4(p.weight + 4 * ((warp * TAPS + t) * width + head_channel), x.taps[t]);
+        } else if (warp == GATE_PART) {
+            load_f32x4(p.dt_bias + 4 * head_channel, x.taps[0]);
+            x.a_log = load_f32(p.a_log + 4 * (u64)head);
+        }
+        return x;
+    };
+    const parameters parameters = load_parameters();
+    const float norm_weight = finishes ? load_f32(p.norm_weight + 4 * (u64)threadIdx.x) : 0.0f;
 
     if (slot <= 0 || slot >= p.num_slots) {  // a null row
-        if (threadIdx.x < ROWS)
-            store16(p.out + 2 * ((row * (u64)(u32)p.heads + head) * DIM + first_row + threadIdx.x), 0);
+        if (finishes) store16(p.out + 2 * (row * width + value_row), 0);
         return;
     }
-    if (find_row(p, slot, 0, row, lane) < row) return;
 
     const u64 conv = p.conv_state + 2 * ((u32)slot * (u64)p.conv_slot_stride + conv_channel);
     const u64 tap_bytes = 2 * 3 * width;
@@ -757,42 +671,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 #pragma unroll
         for (int t = 0; t < TAPS - 1; t++) w.value[t] = load64(conv + t * tap_bytes);
     }
-    u64 input;           // x of the channels, or their raw gate
-    u32 logit = 0;  // of beta
-    u32 output_gate[PASSES];
     const auto load_token = [&]() {
-        input = 0;
+        token x;
         if (convolves) {
-            input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
+            x.input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
         } else if (warp == GATE_PART) {
-            input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
-            logit = load16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
+            x.input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
+            x.logit = load_bf16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
         }
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++)
-            output_gate[pass] =
-                load16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + (u64)head * DIM +
-                                               first_row + own + pass * 2 * PASS_ROWS));
+        if (finishes)
+            x.output_gate =
+                load_bf16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + value_row));
+        return x;
     };
-    load_token();
-    const u64 state = p.state + (u32)slot * (u64)p.slot_stride * (ROW_BYTES / DIM) +
-                      ((u64)head * DIM + first_row + warp * WARP_ROWS + lane / 16) * ROW_BYTES +
-                      lane % 16 * sizeof(quad);
-    lane_row rows[PASSES * PASS_ROWS];
-#pragma unroll
-    for (int i = 0; i < PASSES * PASS_ROWS; i++) rows[i] = load_row(state + i * 2 * ROW_BYTES);
+    const token token = load_token();
 
     const u32 shared = shared_base();
-    for (;;) {
-        const u32 next = find_row(p, slot, row + 1, (u32)p.rows, lane);
-        const bool last = next == (u32)p.rows;
+    const u32 lane_state =
+        (warp * WARP_ROWS + lane / 16) * (u32)ROW_BYTES + lane % 16 * (u32)sizeof(quad);
+    const u64 state = p.state + (u32)slot * (u64)p.slot_stride * (ROW_BYTES / DIM) +
+                      head * HEAD_BYTES + lane_state;
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS / 2; i++) {
+#pragma unroll
+        for (u32 j = 0; j < ROW_QUADS; j++) {
+            const u32 at = i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
+            copy_quad(shared + lane_state + at, state + at);
+        }
+    }
+
+    {
         if (convolves) {
             float m[LANE_CONV];
-            w.value[TAPS - 1] = input;
-            convolve(w, taps, m);
+            w.value[TAPS - 1] = token.input;
+            convolve(w, parameters.taps, m);
+#pragma unroll
+            for (int t = 0; t < TAPS - 1; t++) {
+                store64(conv + t * tap_bytes, w.value[t + 1]);
+            }
             if (warp == V_PART) {
-                if (lane < V_LANES)
-                    sts128(shared + V + lane * 16, {m[0], m[1], m[2], m[3]});
+                sts128(shared + V + lane * 16, {m[0], m[1], m[2], m[3]});
             } else {
                 const float factor = inverse_norm(m) * (warp == Q_PART ? p.scale : 1.0f);
 #pragma unroll
@@ -800,15 +718,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
                 store_vector(shared + (warp == Q_PART ? Q : K), lane, m);
             }
         } else if (warp == GATE_PART) {
-            const float rate = exp_fast(a_log);
+            const float rate = exp_fast(parameters.a_log);
             float d[LANE_CONV];
 #pragma unroll
             for (u32 c = 0; c < LANE_CONV; c++)
-                d[c] = exp_fast(log_decay(p, rate, bf16_of(input, c) + bias[c]));
+                d[c] = exp_fast(log_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
             store_vector(shared + D, lane, d);
-            if (lane == 0) sts(shared + BETA, sigmoid(widen_bf16(logit)));
+            if (lane == 0) sts(shared + BETA, sigmoid(token.logit));
         }
-        arrive_cluster();
+        const float gain = norm_weight * sigmoid(token.output_gate);
         sync_cta();
 
         float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
@@ -817,63 +735,57 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         load_vector(shared + Q, lane, q);
         const float kq[1] = {dot(k, q)};
         const float kq_sum = sum_half(kq, lane), beta = lds(shared + BETA);
-        float o[PASSES], squares[PASSES];
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++) {
-            lane_row *const pass_rows = rows + pass * PASS_ROWS;
+        wait_copies();
+#pragma unroll 1
+        for (u32 pass = 0; pass < PASSES; pass++) {
             float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
+            const u32 pass_rows = lane_state + pass * 2 * PASS_ROWS * (u32)ROW_BYTES;
 #pragma unroll
             for (int i = 0; i < PASS_ROWS; i++) {
-                unpack_row(pass_rows[i], x[i]);
+                lane_row bits;
+#pragma unroll
+                for (u32 j = 0; j < ROW_QUADS; j++)
+                    bits.part[j] =
+                        lds_quad(shared + pass_rows + i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH);
+                unpack_row(bits, x[i]);
 #pragma unroll
                 for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
                 predicted[i] = dot(x[i], k);
                 read[i] = dot(x[i], q);
             }
-            const float v = lds(shared + V + 4 * (own + pass * 2 * PASS_ROWS));
+            const u32 own = warp * WARP_ROWS + pass * 2 * PASS_ROWS + own_row(lane);
+            const float v = lds(shared + V + 4 * own);
             const float correction = beta * (v - sum_half(predicted, lane));
-            o[pass] = round_bf16(fmaf(correction, kq_sum, sum_half(read, lane)));
+            const float o = round_bf16(fmaf(correction, kq_sum, sum_half(read, lane)));
 #pragma unroll
             for (int i = 0; i < PASS_ROWS; i++) {
-                const float row_correction = shuffle_from(correction, lane / 16 * 16 + i * ROW_LANES);
+                const float row_correction =
+                    shuffle_from(correction, lane / 16 * 16 + i * ROW_LANES);
 #pragma unroll
                 for (int c = 0; c < LANE_CHANNELS; c++)
                     x[i][c] = fmaf(row_correction, k[c], x[i][c]);
-                pass_rows[i] = round_row(x[i]);
-                if (last) store_row(state + (pass * PASS_ROWS + i) * 2 * ROW_BYTES, pass_rows[i]);
+                const lane_row bits = round_row(x[i]);
+#pragma unroll
+                for (u32 j = 0; j < ROW_QUADS; j++) {
+                    const u32 at = (pass * PASS_ROWS + i) * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
+                    store_state(state + at, bits.part[j]);
+                }
             }
-            float sum = o[pass] * o[pass];
-            sum += shuffle_xor(sum, ROW_LANES);
-            sum += shuffle_xor(sum, 2 * ROW_LANES);
-            squares[pass] = sum + shuffle_xor(sum, 16);
+            float squares = o * o;
+            squares += shuffle_xor(squares, ROW_LANES);
+            squares += shuffle_xor(squares, 2 * ROW_LANES);
+            squares += shuffle_xor(squares, 16);
+            if (lane % ROW_LANES == 0) sts(shared + O + 4 * own, o);
+            if (lane == 0) sts(shared + SQUARES + 4 * (warp * PASSES + pass), squares);
         }
-
-        const u32 sums = shared + SQUARES + 4 * (first_row / (2 * PASS_ROWS) + warp * PASSES);
-        wait_cluster();
-        if (lane < SPLIT) {
-#pragma unroll
-            for (int pass = 0; pass < PASSES; pass++) sts_peer(sums + 4 * pass, lane, squares[pass]);
-        }
-        arrive_cluster();
-        if (last && convolves && (warp == V_PART ? lane < V_LANES : first_row == 0)) {
-#pragma unroll
-            for (int t = 0; t < TAPS - 1; t++) store64(conv + t * tap_bytes, w.value[t + 1]);
-        }
-        wait_cluster();
+        sync_cta();
 
         // A head of zeros has no norm without an epsilon: its output is zero, not NaN.
-        const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
-        const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
-        const u64 out = p.out + 2 * (row * width + (u64)head * DIM + first_row + own);
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++) {
-            const float y = o[pass] * inverse * gain[pass] * sigmoid(widen_bf16(output_gate[pass]));
-            if (lane % ROW_LANES == 0) store_bf16(out + 2 * (pass * 2 * PASS_ROWS), y);
+        if (finishes) {
+            const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
+            const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
+            const float o = lds(shared + O + 4 * threadIdx.x);
+            store_bf16(p.out + 2 * (row * width + value_row), o * inverse * gain);
         }
-        if (last) return;
-        row = next;
-#pragma unroll
-        for (int t = 0; t < TAPS - 1; t++) w.value[t] = w.value[t + 1];
-        load_token();
     }
 }
