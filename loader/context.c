@@ -67,12 +67,12 @@ kda_status kda_context_check(const kda_context *context, const char *operation, 
 // -------------------------------------------------------------------------------- create and close
 
 // Reads the facts of the current context's device.
-static kda_status read_device(const struct kda_driver *driver, kda_device *out, kda_error *err)
+static kda_status read_device(const struct kda_driver *driver, CUdevice *ordinal, kda_device *out,
+                              kda_error *err)
 {
     const char *const operation = "context create";
     const char *call = "cuCtxGetDevice";
-    CUdevice device = 0;
-    int result = driver->cuCtxGetDevice(&device);
+    int result = driver->cuCtxGetDevice(ordinal);
     const struct {
         int attribute, *value;
     } facts[] = {{KDA_CU_CC_MAJOR, &out->cc_major},
@@ -80,7 +80,7 @@ static kda_status read_device(const struct kda_driver *driver, kda_device *out, 
                  {KDA_CU_SM_COUNT, &out->sm_count}};
     for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]) && result == KDA_CU_SUCCESS; i++) {
         call = "cuDeviceGetAttribute";
-        result = driver->cuDeviceGetAttribute(facts[i].value, facts[i].attribute, device);
+        result = driver->cuDeviceGetAttribute(facts[i].value, facts[i].attribute, *ordinal);
     }
     if (result == KDA_CU_SUCCESS) {
         call = "cuDriverGetVersion";
@@ -149,8 +149,9 @@ kda_status kda_context_create(const kda_bundle *bundle, CUcontext cuda, const kd
 
     status = enter(driver, cuda, operation, err);
     if (status != KDA_OK) return status;
+    CUdevice ordinal = 0;
     kda_device device = {0};
-    status = read_device(driver, &device, err);
+    status = read_device(driver, &ordinal, &device, err);
     const kda_status left = leave(driver, operation, status == KDA_OK ? err : NULL);
     if (status == KDA_OK) status = left;
     if (status != KDA_OK) return status;
@@ -170,6 +171,7 @@ kda_status kda_context_create(const kda_bundle *bundle, CUcontext cuda, const kd
     context->id = id;
     context->generation = kda_driver_generation();
     context->chip = (uint32_t)(10 * device.cc_major + device.cc_minor);
+    context->ordinal = ordinal;
     context->device = device;
     apply_overrides(overrides, &context->device);
     *out = context;

@@ -24,6 +24,7 @@ struct kda_context {
     unsigned long long id;      // what cuCtxGetId said of it
     unsigned generation;        // of the process that made it
     uint32_t chip;              // compute capability that the driver reports, 10*major + minor
+    CUdevice ordinal;           // number of the device
     kda_device device;          // facts to route by
     pthread_mutex_t lock;       // held while an image is loaded, never by a warm launch
     struct kda_image images[];  // one per cubin of the bundle

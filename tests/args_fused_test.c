@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "tests/args.h"
+#include "tests/dlpack.h"
 
 // Both caches in pages of one slot: the state lies `offset` bytes after the window, in pages that
 // are `pad` bytes larger than both need.
@@ -46,6 +47,7 @@ static void test_case(void **state)
         status = kda_fused_plan(context, &args, NULL, NULL, &plan, &err);
         check_refusal(status, &err, row->status, row->words, "fused", &plan, before);
         assert_int_equal(kda_fused(context, &args, NULL, NULL), row->status);
+        dlpack_same_fused(context, &args, status, &err);
         return;
     }
     rig_ok(status, &err);
@@ -61,6 +63,8 @@ static void test_case(void **state)
     assert_int_equal(last.pdl, (args.flags & KDA_FLAG_PDL) != 0);
     assert_int_equal(last.grid[1], args.x.extent[0]);
     assert_int_equal(last.grid[0], args.state.extent[1]);
+    dlpack_same_fused(context, &args, KDA_OK, &err);
+    assert_int_equal(rig.soft_count().launches, before.launches + 3);
 }
 
 static void null_arguments(void **state)

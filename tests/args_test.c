@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "tests/args.h"
+#include "tests/dlpack.h"
 
 // ------------------------------------------------------------------------------------- valid calls
 
@@ -77,6 +78,7 @@ static void recurrent_refused(void **state)
     status = kda_recurrent_plan(context, &args, NULL, NULL, &plan, &err);
     check_refusal(status, &err, row->status, row->words, "recurrent", &plan, before);
     assert_int_equal(kda_recurrent(context, &args, NULL, NULL), row->status);
+    dlpack_same_recurrent(context, &args, status, &err);
 }
 
 static void recurrent_launched(void **state)
@@ -100,6 +102,8 @@ static void recurrent_launched(void **state)
     assert_int_equal(last.pdl, (args.flags & KDA_FLAG_PDL) != 0);
     assert_int_equal(last.grid[1], row->shape.rows);
     assert_int_equal(last.grid[0] % row->shape.value_heads, 0);
+    dlpack_same_recurrent(context, &args, KDA_OK, &err);
+    assert_int_equal(rig.soft_count().launches, before.launches + 3);
 }
 
 static void packed_refused(void **state)
@@ -114,6 +118,7 @@ static void packed_refused(void **state)
     check_refusal(status, &err, row->status, row->words, "packed", &plan, before);
     status = kda_packed_plan(context, &args, NULL, NULL, &plan, &err);
     check_refusal(status, &err, row->status, row->words, "packed", &plan, before);
+    dlpack_same_packed(context, &args, status, &err);
 }
 
 static void packed_launched(void **state)
@@ -129,6 +134,8 @@ static void packed_launched(void **state)
     rig_ok(kda_packed_plan(context, &args, NULL, NULL, &plan, &err), &err);
     rig_ok(kda_plan_launch(&plan, NULL, &err), &err);
     assert_int_equal(rig.soft_count().launches, before.launches + 2);
+    dlpack_same_packed(context, &args, KDA_OK, &err);
+    assert_int_equal(rig.soft_count().launches, before.launches + 3);
 }
 
 // ------------------------------------------------------------------------------- devices and names

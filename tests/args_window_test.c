@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "tests/args.h"
+#include "tests/dlpack.h"
 
 static const struct rig_shape ONE = {KDA_GATE_PRECOMPUTED, 1, false, 3, 2, 4, 8},
                               BATCHED = {KDA_GATE_PRECOMPUTED, 4, false, 2, 2, 4, 8},
@@ -77,6 +78,15 @@ static kda_status call(kda_context *on, kda_op op, const union args *args, kda_e
                                : kda_commit(on, &args->commit, NULL, err);
 }
 
+static void same_over_dlpack(kda_op op, const union args *args, kda_status status,
+                             const kda_error *err)
+{
+    if (op == KDA_OP_VERIFY)
+        dlpack_same_verify(context, &args->verify, status, err);
+    else
+        dlpack_same_commit(context, &args->commit, status, err);
+}
+
 static kda_status plan_call(kda_op op, const union args *args, const char *body, const char *target,
                             kda_plan *out, kda_error *err)
 {
@@ -98,6 +108,7 @@ static void test_case(void **state)
         status = plan_call(row->op, &args, NULL, NULL, &plan, &err);
         check_refusal(status, &err, row->status, row->words, operation, &plan, before);
         assert_int_equal(call(context, row->op, &args, NULL), row->status);
+        same_over_dlpack(row->op, &args, status, &err);
         return;
     }
     const unsigned launches = row->outcome == IS_LAUNCHED;
@@ -109,6 +120,8 @@ static void test_case(void **state)
     assert_int_equal(rig.soft_count().calls, planned.calls + launches);
     assert_int_equal(rig.soft_count().launches, before.launches + 2 * launches);
     assert_int_equal(err.cuda, 77);
+    same_over_dlpack(row->op, &args, KDA_OK, &err);
+    assert_int_equal(rig.soft_count().launches, before.launches + 3 * launches);
     soft_launch_record last;
     if (!launches) return;
     assert_true(rig.soft_last_launch(&last));

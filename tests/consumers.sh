@@ -46,6 +46,8 @@ cd "$work"
     cp "$sources/consumer.c" consumer.cc
     make c++17 c++ -std=c++17 $strict $flags consumer.cc -o cpp17 $shared
     run c++17 packed_t1_tile8 ./cpp17
+    make 'c++ front' c++ -std=c++17 $strict $flags -c "$sources/../../examples/hello.cc" -o hello.o
+    echo 'c++ front: compiles'
     make archive cc -std=c11 $strict $flags "$sources/consumer.c" -o archive $static
     run archive packed_t1_tile8 env -u LD_LIBRARY_PATH ./archive
     ldd archive | grep -E 'zstd|libmd|libkda|libcuda' && fail 'archive needs a library beside those of C'

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Dependencies point one way: manifest <- gen, manifest <- loader <- tools <- tests. Includes are root-relative, and a
-# file may include only from its own folder and the folders it may depend on. Also: one SPDX line per source file, no
-# tabs, no trailing blanks, a final newline, and loader files of at most 400 lines.
+# Dependencies point one way: manifest <- gen, manifest <- loader <- tools <- tests, tools <- examples. Includes are
+# root-relative, and a file may include only from its own folder and the folders it may depend on. Also: one SPDX line per
+# source file, no tabs, no trailing blanks, a final newline, and loader files of at most 400 lines.
 #   sh tests/layers.sh ROOT
 set -eu
 cd "$1"
@@ -10,15 +10,17 @@ failed=0
 fail() { echo "$1"; failed=1; }
 
 check() { # FOLDER ALLOWED_REGEX
-    bad=$(grep -rnE '^#include "' "$1" --include='*.[chS]' --include='*.cc' --include='*.inc' |
+    bad=$(grep -rnE '^#include "' "$1" --include='*.[chS]' --include='*.cc' --include='*.hpp' --include='*.inc' |
         grep -vE "#include \"($2)" || true)
     [ -z "$bad" ] || fail "layer violation in $1:
 $bad"
 }
 check manifest 'manifest/'
 check gen '(gen|manifest)/'
-check loader '(loader|manifest)/'
+# The public headers lie side by side where they are installed.
+check loader '(loader|manifest)/|kda\.h"'
 check tools '(tools|loader|manifest)/'
+check examples '(tools|loader)/'
 # The soft device includes the table of images that the build generates.
 check tests '(tests|tools|loader|manifest|bodies)/|images\.inc"'
 bad=$(grep -ln '#include' bodies/*.cu || true)
@@ -26,7 +28,7 @@ bad=$(grep -ln '#include' bodies/*.cu || true)
 
 for file in $(git ls-files 2>/dev/null || find . -type f -not -path './build*' -not -path './toolchain/*' | sed 's|^\./||'); do
     case $file in
-    *.c | *.h | *.cc | *.inc | *.cu | *.cu.in | *.sh | meson.build | .ci/run) ;;
+    *.c | *.h | *.cc | *.hpp | *.inc | *.cu | *.cu.in | *.py | *.pyi | *.rs | *.toml | *.sh | meson.build | .ci/run) ;;
     *) continue ;;
     esac
     [ -f "$file" ] || continue

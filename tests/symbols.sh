@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the libraries show to a program that links them: only kda_* symbols, no constructor, no executable stack, no
 # writable copy of the bundle.
-#   sh tests/symbols.sh libkda.so libkda.a kda.bundle kda.h libkda-blob.a
+#   sh tests/symbols.sh libkda.so libkda.a kda.bundle HEADER_DIR libkda-blob.a
 set -eu
 failed=0
 fail() { echo "$1"; failed=1; }
@@ -13,9 +13,9 @@ for symbols in "$(exported -D --defined-only "$1")" "$(exported --defined-only "
     bad=$(echo "$symbols" | grep -v '^kda_' || true)
     [ -z "$bad" ] || fail "exported without prefix: $bad"
 done
-public=$(grep -oE 'KDA_API [^;]*' "$4" | grep -oE '\**kda_[a-z_]+\(' | tr -d '*(' | sort -u)
-[ "$(exported -D --defined-only "$1" | sort -u)" = "$public" ] || fail 'libkda.so exports another set than kda.h declares'
-[ "$(exported --defined-only "$2" | sort -u)" = "$public" ] || fail 'libkda.a exports another set than kda.h declares'
+public=$(grep -hoE 'KDA_API [^;]*' "$4/kda.h" "$4/kda_dlpack.h" | grep -oE '\**kda_[a-z_]+\(' | tr -d '*(' | sort -u)
+[ "$(exported -D --defined-only "$1" | sort -u)" = "$public" ] || fail 'libkda.so exports another set than the headers declare'
+[ "$(exported --defined-only "$2" | sort -u)" = "$public" ] || fail 'libkda.a exports another set than the headers declare'
 readelf -lW "$1" | grep -q 'GNU_STACK.*RWE' && fail 'executable stack'
 for archive in "$2" "$5"; do
     sections=$(readelf -SW "$archive")

@@ -70,4 +70,5 @@ run $build/kda-pack -o "$work/kda.bundle" --root . --targets sm_100f,sm_100a,sm_
 cmp "$work/kda.bundle" $build/kda.bundle
 run $build/kda-pack --ids manifest/bundle.lock --check "$work/kda.bundle"
 run $build/kda-dump "$work/kda.bundle" verify
+python3 loader/python/backend.py $build "$work" | grep 'manylinux_2_[0-9]*_aarch64.whl$'
 echo 'aarch64: gen and kda-pack give the bytes of the native ones'

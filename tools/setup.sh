@@ -4,13 +4,14 @@
 # machine that has everything is left alone and needs no network.
 #   sh tools/setup.sh [--tests] [BUILD_DIR [MESON_OPTION...]]
 #   --tests   also what only the suites need: python3-jsonschema holds JSON against its schema, cmake builds a consumer,
-#             groff and doxygen read the man page and the reference, gcovr measures coverage, clang brings libFuzzer
+#             groff and doxygen read the man page and the reference, gcovr measures coverage, clang brings libFuzzer,
+#             python3-venv installs the wheel, rustc and cargo build the crate, libdlpack-dev has DLPack's own header
 set -eu
 cd "$(dirname "$0")/.."
 
 packages='gcc g++ meson ninja-build pkg-config python3 python3-pip binutils libzstd-dev libmd-dev libcmocka-dev'
 if [ "${1:-}" = --tests ]; then
-    packages="$packages python3-jsonschema cmake groff doxygen gcovr clang libclang-rt-dev"
+    packages="$packages python3-jsonschema cmake groff doxygen gcovr clang libclang-rt-dev python3-venv rustc cargo libdlpack-dev"
     shift
 fi
 missing=

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C library under the package: its functions with their types, its failures as exceptions, bundles and contexts."""
+import ctypes
+import os
+import pathlib
+import threading
+
+from . import _abi
+from ._abi import Status
+
+FOLDER = pathlib.Path(__file__).parent
+
+
+class Error(Exception):
+    """A call that the library refused, or that failed.
+
+    `status` is the library's `Status`, `cuda` the number of the driver's result where a driver call failed, else 0. The
+    text is one line: the operation, what was found, what is allowed. It is raised as one of three subclasses, which are
+    also ValueError, TypeError and RuntimeError.
+    """
+
+    def __init__(self, status, text, cuda=0):
+        super().__init__(text)
+        self.status = Status(status)
+        self.cuda = cuda
+
+    def __reduce__(self):
+        return type(self), (self.status, str(self), self.cuda)
+
+
+class ArgumentError(Error, ValueError):
+    """Statuses ARGUMENT to NAME, but for TYPE: the caller can get the call right."""
+
+
+class DtypeError(Error, TypeError):
+    """Status TYPE: a wrong element type, or no tensor at all."""
+
+
+class DeviceError(Error, RuntimeError):
+    """Statuses from NO_ROUTE on: device, driver, bundle or memory."""
+
+
+def error(status, text, cuda=0):
+    if status == Status.TYPE:
+        return DtypeError(status, text, cuda)
+    return (ArgumentError if status < Status.NO_ROUTE else DeviceError)(status, text, cuda)
+
+
+def _open_library(kind):
+    beside = FOLDER / 'libkda.so.0'
+    library = kind(str(beside) if beside.exists() else 'libkda.so.0')
+    for name, (result, params) in _abi.FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, params
+    return library
+
+
+library = _open_library(ctypes.CDLL)
+holding_gil = _open_library(ctypes.PyDLL)  # for calls that read Python's objects
+
+
+class _Failure(threading.local):
+    """Where the calls of this thread write why they failed."""
+
+    def __init__(self):
+        self.error = _abi.kda_error()
+        self.address = ctypes.addressof(self.error)
+
+    def exception(self):
+        return error(self.error.status, self.error.text.decode(errors='replace'), self.error.cuda)
+
+
+failure = _Failure()
+
+
+def check(status):
+    if status:
+        raise failure.exception()
+
+
+# ------------------------------------------------------------------------------------------------ driver
+
+class _Driver:
+    """The few driver functions that a caller without torch needs. `library` is None where no driver is."""
+
+    def __init__(self):
+        try:
+            self.library = ctypes.CDLL('libcuda.so.1')
+        except OSError:
+            self.library = None
+
+    def call(self, name, *args):
+        result = getattr(self.library, name)(*args)
+        if result:
+            raise DeviceError(Status.DRIVER, f'{name} failed with {result}', result)
+
+    def primary_context(self, device):
+        """The handle of the primary context of a device, or None where kda_context_create will say why there is none."""
+        if self.library is None or self.library.cuInit(0):
+            return None
+        handle = ctypes.c_void_p()
+        self.call('cuDevicePrimaryCtxRetain', ctypes.byref(handle), ctypes.c_int(device))
+        return handle.value
+
+
+driver = _Driver()
+
+
+# ----------------------------------------------------------------------------------- bundles and contexts
+
+class Context:
+    """A bundle bound to the primary context of a device."""
+
+    def __init__(self, bundle, device):
+        self.cuda = driver.primary_context(device)
+        handle = ctypes.c_void_p()
+        check(library.kda_context_create(bundle.handle, self.cuda, None, ctypes.addressof(handle), failure.address))
+        self.handle = handle.value
+        self.device = device
+
+
+class Bundle:
+    """An opened bundle of kernels, in use from the moment it is made by `use_bundle`.
+
+    As a context manager it puts back, at the end of the block, the bundle that was in use before. It is never closed:
+    its images stay loaded, because captured graphs may hold their kernels.
+    """
+
+    def __init__(self, path=None):
+        handle = ctypes.c_void_p()
+        if path is None:
+            check(library.kda_bundle_open_builtin(ctypes.addressof(handle), failure.address))
+        else:
+            check(library.kda_bundle_open_file(os.fsencode(path), ctypes.addressof(handle), failure.address))
+        self.handle = handle.value
+        self.contexts = {}  # by device
+        self._lock = threading.Lock()
+        self._before = None
+
+    @property
+    def id(self):
+        """The bundle id, 64 hexadecimal digits."""
+        out = ctypes.create_string_buffer(32)
+        library.kda_bundle_id(self.handle, ctypes.addressof(out))
+        return out.raw.hex()
+
+    def verify(self):
+        """Proves every byte of the bundle. Raises DeviceError (FORMAT, DIGEST, NO_MEMORY)."""
+        check(library.kda_bundle_verify(self.handle, failure.address))
+
+    def context(self, device):
+        """The context of a device, made on first use."""
+        context = self.contexts.get(device)
+        if context is None:
+            with self._lock:
+                context = self.contexts.get(device)
+                if context is None:
+                    context = self.contexts[device] = Context(self, device)
+        return context
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        global bundle
+        bundle = self._before
+
+
+bundle = Bundle()
+
+
+def use_bundle(path=None):
+    """Opens a bundle and makes it the one that calls use from now on, on every thread.
+
+    path: a bundle file, for example `kda-sm90a.bundle`, which serves Hopper; None: the one inside the library.
+    Returns the `Bundle`, which is a context manager. Raises DeviceError (IO, FORMAT, VERSION, DIGEST, NO_MEMORY).
+    """
+    global bundle
+    opened = Bundle(path)
+    opened._before = bundle
+    bundle = opened
+    return opened
