@@ -67,11 +67,12 @@ void bench_floor_launch(const struct bench_floor *floor, const struct bench_call
                                       .writes = (int)bench_writes(shape),
                                       .heads = (int)heads,
                                       .head_quads = (unsigned)bench_head_bytes(shape) / 16};
-    if (call->q) {
+    params.parts = bench_read_bytes(shape) != 0;
+    if (params.parts) {
         params.read = part(call->q, heads, bench_read_bytes(shape));
         params.written = part(call->out, heads, bench_written_bytes(shape));
     }
-    if (call->q && shape->kind->op == KDA_OP_FUSED) {
+    if (shape->kind->op == KDA_OP_FUSED) {
         params.window = part(call->state, heads, BENCH_WINDOW_BYTES);
         params.shared = part(call->weight, heads, BENCH_WEIGHT_BYTES);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The floor of a decode step: a kernel that only moves the state. For each row and value head it reads the slot of the
-// row's first token once and writes the slots of all its tokens, none or one where the operation does, 16 bytes per access. Grid (heads*split, rows): a CTA
-// moves 1/split of a head. The lowest bit of what is written changes, so that no write can be left out. Where an operation
-// has more to move than its state counts for, as all but recurrent and packed decode have, it moves as many bytes of that
-// too.
+// row's first token once and writes the slots of all its tokens, none or one where the operation does, 16 bytes per
+// access. Grid (heads*split, rows): a CTA moves 1/split of a head. The lowest bit of what is written changes, so that no
+// write can be left out. Where an operation has more to move than its state counts for, as all but recurrent and packed
+// decode have, it moves as many bytes of that too, and the others have no more to do than before they could.
 //
 // No schedule: it computes nothing, is in no bundle, and kda-bench carries its images. It also runs on the soft device.
 
@@ -16,7 +16,7 @@ struct kda_floor_params {
     unsigned long long state, slots;
     long long slot_stride;
     int row_slots, writes, heads;
-    unsigned head_quads;
+    unsigned head_quads, parts;
     kda_floor_part window, read, shared, written;
 };
 
@@ -70,19 +70,10 @@ HELPER unsigned read(unsigned long long from, unsigned quads, unsigned tile, uns
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_constant__ kda_floor_params p)
+// A CTA's part of a state, from its slot to those of the row.
+HELPER void move(const kda_floor_params &p, unsigned long long from, unsigned long long slots, unsigned long long base,
+                 unsigned quads)
 {
-    const unsigned split = gridDim.x / p.heads, head = blockIdx.x / split, tile = blockIdx.x % split;
-    const unsigned quads = p.head_quads / split, first = tile * THREADS + threadIdx.x;
-    const unsigned long long offset = 16ull * (head * p.head_quads + tile * quads);
-    const unsigned long long slots = p.slots + 4ull * blockIdx.y * p.row_slots, base = p.state + offset;
-    unsigned sum = 0;
-    if (blockIdx.y == 0) sum = read(p.shared.base + 16ull * head * p.shared.quads, p.shared.quads, tile, split);
-    const long long slot = load_slot(slots) * p.slot_stride;
-    sum ^= read(p.read.base + 16ull * blockIdx.y * p.read.row_quads + 16ull * head * p.read.quads, p.read.quads, tile, split);
-    const unsigned long long window = p.window.base + slot + 16ull * head * p.window.quads, from = base + slot;
-    quad side = {};
-    if (first < p.window.quads) side = load(window + 16ull * first);
     for (unsigned i = threadIdx.x; i < quads; i += THREADS * IN_FLIGHT) {
         quad x[IN_FLIGHT];
 #pragma unroll
@@ -98,6 +89,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_con
                 }
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_constant__ kda_floor_params p)
+{
+    const unsigned split = gridDim.x / p.heads, head = blockIdx.x / split, tile = blockIdx.x % split;
+    const unsigned quads = p.head_quads / split;
+    const unsigned long long offset = 16ull * (head * p.head_quads + tile * quads);
+    const unsigned long long slots = p.slots + 4ull * blockIdx.y * p.row_slots, base = p.state + offset;
+    if (!p.parts) {
+        move(p, base + load_slot(slots) * p.slot_stride, slots, base, quads);
+        return;
+    }
+    const unsigned first = tile * THREADS + threadIdx.x;
+    unsigned sum = 0;
+    if (blockIdx.y == 0) sum = read(p.shared.base + 16ull * head * p.shared.quads, p.shared.quads, tile, split);
+    const long long slot = load_slot(slots) * p.slot_stride;
+    sum ^= read(p.read.base + 16ull * blockIdx.y * p.read.row_quads + 16ull * head * p.read.quads, p.read.quads, tile,
+                split);
+    const unsigned long long window = p.window.base + slot + 16ull * head * p.window.quads;
+    quad side = {};
+    if (first < p.window.quads) side = load(window + 16ull * first);
+    move(p, base + slot, slots, base, quads);
     side.x ^= 1;
     if (first < p.window.quads) store(window + 16ull * first, side);
     side.y ^= sum;

@@ -16,6 +16,7 @@ struct kda_floor_params {
     long long slot_stride;            // bytes
     int row_slots, writes, heads;     // slots of a row; of these, how many are written; HV
     unsigned head_quads;              // 16 bytes each: of the state of a head
+    unsigned parts;                   // 1: the parts below are moved too
     // Beside the state, nothing where `quads` is 0: a block of the slot that is read and written,
     // whose row_quads are not used; what each row reads; what all rows read, once; what each row
     // writes.
