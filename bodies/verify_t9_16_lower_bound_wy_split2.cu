@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generated from gen/verify_wy.cu.in, what it includes, and manifest/params.h for the row
-// verify_t9_16_softplus_wy_split4 of manifest/schedules.inc.
+// verify_t9_16_lower_bound_wy_split2 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
 // Frozen verify in closed form: all tokens of a window meet the state in one matrix product. With
@@ -9,16 +9,18 @@
 //
 //   w_t = beta_t * (v_t - S0.khat_t - sum_{s<t} G_ts*w_s)    o_t = S0.qhat_t + sum_{s<=t} Q_ts*w_s
 //
-//   1. State, tokens. Every warp asks for its tokens and its value rows of the state; half-warps
-//      make the vectors of one token each and leave them in shared memory.
-//   2. Grams, hats. A half-warp carries COLUMNS columns kn_s*R_ts from token to token, in f32; the
-//      last warp also carries P_t and leaves the hats as pairs of bf16, the number and what its
-//      rounding lost.
-//   3. Product, on the matrix units: 16 value rows by 8 vectors, the state exact, the hats twice.
+//   1. Tokens. The state is asked of L2. Half-warps make the vectors of one token each and leave
+//      them in shared memory.
+//   2. Hats, Grams. All warps carry P_t, two channels per lane, and leave the hats as pairs of bf16,
+//      the number and what its rounding lost; then a half-warp carries COLUMNS columns kn_s*R_ts from
+//      token to token in f32.
+//   3. Product, on the matrix units: 16 value rows by 8 vectors, the state exact, the hats twice. The
+//      state's first steps are on their way since before the hats.
 //   4. Solve. One thread per value row substitutes forward through all tokens in f32.
 //
 // Every factor is a product of single decays, so nothing is divided and nothing overflows where the
-// gate does not grow. Bounded by the bandwidth of one read of the state when there are many heads.
+// gate does not grow. Bounded by instructions and their latency: a head takes 1500 of them per warp for
+// 8 tokens, 3400 for 16, and five CTAs per SM are too few to hide what they wait for.
 //
 // Lanes of the product. With g = lane / 4 and t = lane % 4, a lane has of value rows g and g + 8 of
 // a tile, and of vector g of a tile, the channels 32*c + 8*t to 32*c + 8*t + 7 for c = 0 .. 3: 16
@@ -81,7 +83,7 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 16, SPLIT = 4, THREADS = 128, SMEM = 43088;
+constexpr int TOKENS = 16, SPLIT = 2, THREADS = 128, SMEM = 43088;
 constexpr int OCCUPANCY = 5;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
@@ -220,22 +222,6 @@ HELPER float sigmoid(float x)
     const float s = reciprocal_fast(1.0f + e);
     return x >= 0.0f ? s : e * s;
 }
-
-// log(1 + e). The hardware logarithm is good to 2^-22 absolute; below 1/16 the series is better, to
-// 3e-6 relative.
-HELPER float log1p_fast(float e)
-{
-    const float series = e * fmaf(e, fmaf(e, fmaf(e, -0.25f, 0.33333333f), -0.5f), 1.0f);
-    float l;
-#ifdef KDA_SOFT_DEVICE
-    l = log2f(1.0f + e);
-#else
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(1.0f + e));
-#endif
-    return e < 0.0625f ? series : l * 0.69314718f;
-}
-
-HELPER float softplus(float x) { return x > 20.0f ? x : log1p_fast(exp_fast(x)); }
 
 // ---- global memory, by 64-bit address
 
@@ -650,9 +636,9 @@ HELPER gate load_gate(const kda_verify_params &p, u32 query_head, u32 lane)
     return x;
 }
 
-HELPER float log_decay(const kda_verify_params &, float rate, float x)
+HELPER float log_decay(const kda_verify_params &p, float rate, float x)
 {
-    return -rate * softplus(x);
+    return p.lower_bound * sigmoid(rate * x);
 }
 
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
@@ -762,14 +748,11 @@ constexpr u32 COLUMNS = ROUNDS;               // of G and Q that a half-warp car
 
 constexpr u32 TILE_ROWS = 16, TILE_TOKENS = 4;
 constexpr u32 ROW_TILES = ROWS / TILE_ROWS, TOKEN_TILES = TOKENS / TILE_TOKENS;
-// Warps have row tiles of their own, or share one and take every SHARES-th token tile of it.
-constexpr u32 WARP_ROW_TILES = ROW_TILES < WARPS ? 1 : ROW_TILES / WARPS;
-constexpr u32 SHARES = WARPS * WARP_ROW_TILES / ROW_TILES;
-constexpr u32 WARP_TOKEN_TILES = TOKEN_TILES / SHARES;
+constexpr u32 WARP_ROW_TILES = ROW_TILES / WARPS;
 constexpr u32 STEPS = DIM / 32, STEP_BYTES = 64;  // of 32 channels
-constexpr u32 AHEAD = 2;                          // steps of the state that are in registers
-static_assert(ROUNDS * 2 * WARPS == TOKENS && SHARES * WARP_TOKEN_TILES == TOKEN_TILES &&
-                  SHARES * ROW_TILES == WARPS * WARP_ROW_TILES,
+// Of the state in registers while the Gram matrices are made: as much as leaves five CTAs per SM.
+constexpr u32 AHEAD = TOKENS > 8 ? 2 : 4;
+static_assert(ROUNDS * 2 * WARPS == TOKENS && WARP_ROW_TILES * WARPS == ROW_TILES && WARPS == 4,
               "whole shares");
 
 // Shared memory. The hats: 2*TOKENS vectors of bf16, then what their rounding lost. The vectors of
@@ -926,7 +909,7 @@ HELPER void solve(const kda_verify_params &p, const window &w, u32 shared, u32 h
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    kda_verify_t9_16_softplus_wy_split4(const __grid_constant__ struct kda_verify_params p)
+    kda_verify_t9_16_lower_bound_wy_split2(const __grid_constant__ struct kda_verify_params p)
 {
     begin_grid();
     const u32 lane = threadIdx.x % 32, half = lane / 16;
@@ -939,7 +922,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         return;
     }
 
-    // The state is on its way while the tokens are prepared, but in no register.
+    // The state comes as far as L2 while the tokens are prepared; in registers it would cost CTAs.
     const u32 shared = shared_base();
     if (threadIdx.x == 0) {
         prefetch(state_address(p, w.slot, head, first_row), ROWS * (u32)ROW_BYTES);
@@ -985,16 +968,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
     sync_cta();
 
-    make_hats(shared, w.present, warp, lane);
-    if (2 * warp * COLUMNS < w.present) make_grams(shared, w.present, warp, lane);
-    const u32 row_tile = ROW_TILES < WARPS ? warp % ROW_TILES : warp * WARP_ROW_TILES;
-    const u32 share = ROW_TILES < WARPS ? warp / ROW_TILES : 0;
-    const u64 state = state_address(p, w.slot, head, first_row + row_tile * TILE_ROWS + lane / 4) +
-                      lane % 4 * sizeof(quad);
+    const u32 warp_row = warp * WARP_ROW_TILES * TILE_ROWS + lane / 4;
+    const u64 state =
+        state_address(p, w.slot, head, first_row + warp_row) + lane % 4 * sizeof(quad);
     quad rows[AHEAD][2];
 #pragma unroll
     for (u32 i = 0; i < AHEAD; i++) load_step(state, i, rows[i]);
-
+    make_hats(shared, w.present, warp, lane);
+    if (2 * warp * COLUMNS < w.present) make_grams(shared, w.present, warp, lane);
     sync_cta();
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
@@ -1005,7 +986,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 
 #pragma unroll
     for (u32 i = 0; i < WARP_ROW_TILES; i++) {
-        float product[WARP_TOKEN_TILES][4] = {};
+        float product[TOKEN_TILES][4] = {};
 #pragma unroll
         for (u32 c = 0; c < STEPS; c++) {
             const u32 step = i * STEPS + c;
@@ -1014,10 +995,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             if (step + AHEAD < WARP_ROW_TILES * STEPS)
                 load_step(state, step + AHEAD, rows[step % AHEAD]);
 #pragma unroll
-            for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
-                const u32 tile = n * SHARES + share;
-                if (tile * TILE_TOKENS >= w.present) break;
-                const u32 address = shared + hat_address(tile * 8 + lane / 4, c * 4 + lane % 4);
+            for (u32 n = 0; n < TOKEN_TILES; n++) {
+                if (n * TILE_TOKENS >= w.present) break;
+                const u32 address = shared + hat_address(n * 8 + lane / 4, c * 4 + lane % 4);
                 const quad hat = lds_quad(address + HATS), lost = lds_quad(address + LOST);
                 multiply_tile(product[n], low, lost.x, lost.y);
                 multiply_tile(product[n], low, hat.x, hat.y);
@@ -1026,12 +1006,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             }
         }
 #pragma unroll
-        for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
-            const u32 tile = n * SHARES + share;
-            if (tile * TILE_TOKENS >= w.present) break;
-            const u32 row = (row_tile + i) * TILE_ROWS + lane / 4;
-            const u32 address = shared + PRODUCT + row * PRODUCT_BYTES +
-                                (tile * TILE_TOKENS + lane % 4) * 8;
+        for (u32 n = 0; n < TOKEN_TILES; n++) {
+            if (n * TILE_TOKENS >= w.present) break;
+            const u32 address = shared + PRODUCT + (warp_row + i * TILE_ROWS) * PRODUCT_BYTES +
+                                (n * TILE_TOKENS + lane % 4) * 8;
             const float(&x)[4] = product[n];
             sts64(address, (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
             sts64(address + 8 * PRODUCT_BYTES, (u64)as_bits(x[3]) << 32 | as_bits(x[2]));

@@ -1,15 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated from gen/verify_direct.cu.in, what it includes, and manifest/params.h for the row
-// verify_t1_lower_bound_direct_split8 of manifest/schedules.inc.
+// Generated from gen/verify_wy.cu.in, what it includes, and manifest/params.h for the row
+// verify_t2_8_lower_bound_wy_split2 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
-// Frozen verify of one token by the plain recurrence: the warps of a CTA take WARP_ROWS value rows
-// of one head each, with no shared memory and no barrier. With p = S0.(d*kn) and r = S0.(d*qn):
-// w = beta * (v - p), o = r + w * (kn.qn). The state after the token is nobody's. At small N it is
-// bound by the latency of slot and state, one after the other; at large N by the bandwidth of one
-// read of the state.
+// Frozen verify in closed form: all tokens of a window meet the state in one matrix product. With
+// P_t the product of the decays up to token t, khat_t = P_t*kn_t, qhat_t = P_t*qn_t, R_ts the product
+// of the decays after token s up to t, G_ts = sum kn_t*kn_s*R_ts and Q_ts = sum qn_t*kn_s*R_ts:
 //
-// Row 2*i + (upper half-warp) is row i of a half-warp: a load of the warp is 512 bytes in a row.
+//   w_t = beta_t * (v_t - S0.khat_t - sum_{s<t} G_ts*w_s)    o_t = S0.qhat_t + sum_{s<=t} Q_ts*w_s
+//
+//   1. Tokens. The state is asked of L2. Half-warps make the vectors of one token each and leave
+//      them in shared memory.
+//   2. Hats, Grams. All warps carry P_t, two channels per lane, and leave the hats as pairs of bf16,
+//      the number and what its rounding lost; then a half-warp carries COLUMNS columns kn_s*R_ts from
+//      token to token in f32.
+//   3. Product, on the matrix units: 16 value rows by 8 vectors, the state exact, the hats twice. The
+//      state's first steps are on their way since before the hats.
+//   4. Solve. One thread per value row substitutes forward through all tokens in f32.
+//
+// Every factor is a product of single decays, so nothing is divided and nothing overflows where the
+// gate does not grow. Bounded by instructions and their latency: a head takes 1500 of them per warp for
+// 8 tokens, 3400 for 16, and five CTAs per SM are too few to hide what they wait for.
+//
+// Lanes of the product. With g = lane / 4 and t = lane % 4, a lane has of value rows g and g + 8 of
+// a tile, and of vector g of a tile, the channels 32*c + 8*t to 32*c + 8*t + 7 for c = 0 .. 3: 16
+// bytes serve two steps of 16 channels, and the state needs no shared memory. Vectors 2*t and 2*t + 1
+// are khat and qhat of token t.
 
 // ---------------------------------------------------------------------------------------- prelude
 //
@@ -67,8 +83,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 1, SPLIT = 8, THREADS = 64, SMEM = 0;
-constexpr int OCCUPANCY = 14;
+constexpr int TOKENS = 8, SPLIT = 2, THREADS = 128, SMEM = 21040;
+constexpr int OCCUPANCY = 6;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -318,6 +334,17 @@ HELPER void store32(u64 address, u32 x)
 #endif
 }
 
+// Asks for what a later load will find in L2: 16-byte aligned, a multiple of 16 bytes.
+HELPER void prefetch(u64 address, u32 size)
+{
+#ifdef KDA_SOFT_DEVICE
+    (void)soft_global(address, 16, __LINE__);
+    (void)soft_global(address + size - 16, 16, __LINE__);
+#else
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(size));
+#endif
+}
+
 // A lane's 8 channels of a cache.
 HELPER void store_channels(u64 address, const quad &x)
 {
@@ -325,6 +352,134 @@ HELPER void store_channels(u64 address, const quad &x)
         store_state(address, x);
     else
         store16x8(address, x);
+}
+
+// ---- shared memory, by 32-bit address. Volatile keeps the accesses on their side of the barriers.
+
+#ifdef KDA_SOFT_DEVICE
+HELPER u32 shared_base() { return 0; }
+#else
+extern __shared__ __align__(16) u8 kda_shared[];
+HELPER u32 shared_base() { return (u32)__cvta_generic_to_shared(kda_shared); }
+#endif
+
+HELPER float lds(u32 address)
+{
+    float x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 4, __LINE__), 4);
+#else
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER u64 lds64(u32 address)
+{
+    u64 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 8, __LINE__), 8);
+#else
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER vec4 lds128(u32 address)
+{
+    vec4 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 16, __LINE__), 16);
+#else
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address));
+#endif
+    return x;
+}
+
+HELPER void sts(u32 address, float x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 4, __LINE__), &x, 4);
+#else
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+#endif
+}
+
+HELPER void sts64(u32 address, u64 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 8, __LINE__), &x, 8);
+#else
+    asm volatile("st.shared.u64 [%0], %1;" ::"r"(address), "l"(x) : "memory");
+#endif
+}
+
+HELPER void sts128(u32 address, const vec4 &x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 16, __LINE__), &x, 16);
+#else
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x.x), "f"(x.y),
+                 "f"(x.z), "f"(x.w)
+                 : "memory");
+#endif
+}
+
+HELPER u16 lds16(u32 address)
+{
+    u16 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 2, __LINE__), 2);
+#else
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER pair lds_pair(u32 address)
+{
+    pair x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 8, __LINE__), 8);
+#else
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
+#endif
+    return x;
+}
+
+HELPER quad lds_quad(u32 address)
+{
+    quad x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 16, __LINE__), 16);
+#else
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address));
+#endif
+    return x;
+}
+
+HELPER void sts_quad(u32 address, const quad &x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 16, __LINE__), &x, 16);
+#else
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+#endif
+}
+
+HELPER void sync_cta()
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_sync_cta(__LINE__);
+#else
+    __syncthreads();
+#endif
 }
 
 // ---- the warp and the grid
@@ -347,14 +502,31 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
-// Loads stay on their side of it: what is written first is asked for first. Without it the compiler
-// sinks loads towards their use, to save registers.
-HELPER void keep_order()
+// A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
+// for lanes that part.
+HELPER u32 uniform(u32 x)
 {
 #ifdef KDA_SOFT_DEVICE
-    soft_sync_warp(__LINE__);
+    return x;
 #else
-    __syncwarp();
+    return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// c += a * b on the matrix unit: m16n8k16, bf16 operands, f32 accumulators. With g = lane / 4 and
+// t = lane % 4, a lane holds of a the words (row g, k 2t), (g + 8, 2t), (g, 2t + 8), (g + 8,
+// 2t + 8), of b the words (k 2t, column g), (2t + 8, g), of c the columns 2t and 2t + 1 of row g,
+// then of row g + 8. Any permutation of k that a and b share is as good.
+HELPER void multiply_tile(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 b[2] = {b0, b1};
+    soft_mma(c, a, b, __LINE__);
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
 
@@ -570,58 +742,280 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
 
 // ----------------------------------------------------------------------------------------- kernel
 
-constexpr int WARPS = THREADS / 32;
-constexpr int WARP_ROWS = ROWS / WARPS;
-constexpr int HALF_ROWS = WARP_ROWS / 2;   // rows of a half-warp
-constexpr u32 ROW_LANES = 16 / HALF_ROWS;  // lanes that end with the sums of one row
-static_assert(TOKENS == 1 && 2 * HALF_ROWS * WARPS == ROWS && 16 % HALF_ROWS == 0, "whole rows");
+constexpr u32 WARPS = THREADS / 32;
+constexpr u32 ROUNDS = TOKENS / (2 * WARPS);  // tokens that a half-warp makes
+constexpr u32 COLUMNS = ROUNDS;               // of G and Q that a half-warp carries
+
+constexpr u32 TILE_ROWS = 16, TILE_TOKENS = 4;
+constexpr u32 ROW_TILES = ROWS / TILE_ROWS, TOKEN_TILES = TOKENS / TILE_TOKENS;
+constexpr u32 WARP_ROW_TILES = ROW_TILES / WARPS;
+constexpr u32 STEPS = DIM / 32, STEP_BYTES = 64;  // of 32 channels
+// Of the state in registers while the Gram matrices are made: as much as leaves five CTAs per SM.
+constexpr u32 AHEAD = TOKENS > 8 ? 2 : 4;
+static_assert(ROUNDS * 2 * WARPS == TOKENS && WARP_ROW_TILES * WARPS == ROW_TILES && WARPS == 4,
+              "whole shares");
+
+// Shared memory. The hats: 2*TOKENS vectors of bf16, then what their rounding lost. The vectors of
+// the tokens in f32, and over them, once the Gram matrices are done, the product, which is for each
+// value row the pairs S0.khat, S0.qhat of all tokens, and the CTA's part of v in bf16. The pairs G, Q
+// of all s, t. Beta. The window's first token, which is not needed until the end.
+constexpr u32 HAT_BYTES = DIM * sizeof(u16), VECTOR_BYTES = DIM * sizeof(float);
+constexpr u32 HATS = 0, LOST = 2 * TOKENS * HAT_BYTES;
+constexpr u32 VECTORS = 2 * LOST, K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
+constexpr u32 TOKEN_BYTES = 3 * VECTOR_BYTES;
+constexpr u32 PRODUCT = VECTORS, PRODUCT_BYTES = TOKENS * 8 + 16;  // 16: off the banks of other rows
+constexpr u32 V = PRODUCT + ROWS * PRODUCT_BYTES;
+constexpr u32 GRAM = VECTORS + TOKENS * TOKEN_BYTES, BETA = GRAM + TOKENS * TOKENS * 8;
+constexpr u32 FIRST = BETA + TOKENS * sizeof(float);
+static_assert(SMEM == FIRST + 16, "the row's smem");
+static_assert(V + TOKENS * ROWS * sizeof(u16) <= GRAM, "product and v fit over the vectors");
+
+// A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
+// no bank conflicts.
+HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CHANNELS])
+{
+    sts128(address + lane % 16 * 16, {x[0], x[1], x[2], x[3]});
+    sts128(address + lane % 16 * 16 + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+}
+
+HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
+{
+    const vec4 a = lds128(address + lane % 16 * 16);
+    const vec4 b = lds128(address + lane % 16 * 16 + VECTOR_BYTES / 2);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+HELPER u32 vector_offset(u32 channel)
+{
+    return channel / 8 * 16 + channel % 8 / 4 * (VECTOR_BYTES / 2) + channel % 4 * 4;
+}
+
+// Where 8 channels of a hat lie: eight lanes that read two hats reach all banks.
+HELPER u32 hat_address(u32 hat, u32 eighth) { return hat * HAT_BYTES + (eighth ^ hat % 2 * 4) * 16; }
+
+// A decay carried into a product of decays. Where the gate may grow, the product stays finite.
+HELPER float carry(float x, float d)
+{
+    return x * d;
+}
+
+// The hats of all tokens: a warp has 32 channels, a lane two of them, of khat in the lower half-warp
+// and of qhat in the upper.
+HELPER void make_hats(u32 shared, u32 present, u32 warp, u32 lane)
+{
+    const u32 half = lane / 16, channel = warp * 32 + lane % 16 * 2;
+    const u32 place = vector_offset(channel), from = half ? Q : K;
+    float low = 1.0f, high = 1.0f;  // P
+#pragma unroll 1
+    for (u32 t = 0; t < present; t++) {
+        const u32 token = shared + VECTORS + t * TOKEN_BYTES + place;
+        const pair d = lds_pair(token + D), x = lds_pair(token + from);
+        low = carry(low, d.x);
+        high = carry(high, d.y);
+        const float a = carry(x.x, low), b = carry(x.y, high);
+        const u32 hat = pack_bf16(a, b);
+        const u32 lost = pack_bf16(a - as_float(hat << 16), b - as_float(hat & 0xffff0000u));
+        const u32 address =
+            shared + hat_address(2 * t + half, channel / LANE_CHANNELS) + channel % LANE_CHANNELS * 2;
+        sts(address + HATS, as_float(hat));
+        sts(address + LOST, as_float(lost));
+    }
+}
+
+// Below the diagonal of the columns that belong to this half-warp.
+HELPER void make_grams(u32 shared, u32 present, u32 warp, u32 lane)
+{
+    const u32 first = (2 * warp + lane / 16) * COLUMNS;
+    const u32 value = lane % 16 / (16 / (2 * COLUMNS));  // of the sums below, the lane's
+    const u32 own = first + value / 2;
+    float y[COLUMNS][LANE_CHANNELS];
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; i++)
+        load_vector(shared + VECTORS + (first + i) * TOKEN_BYTES + K, lane, y[i]);
+#pragma unroll 1
+    for (u32 t = 2 * warp * COLUMNS + 1; t < present; t++) {
+        const u32 token = shared + VECTORS + t * TOKEN_BYTES;
+        float d[LANE_CHANNELS], k[LANE_CHANNELS], q[LANE_CHANNELS], sums[2 * COLUMNS];
+        load_vector(token + D, lane, d);
+        load_vector(token + K, lane, k);
+        load_vector(token + Q, lane, q);
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; i++) {
+            if (t > first + i) {
+#pragma unroll
+                for (int c = 0; c < LANE_CHANNELS; c++) y[i][c] = carry(y[i][c], d[c]);
+            }
+            sums[2 * i] = dot(k, y[i]);
+            sums[2 * i + 1] = dot(q, y[i]);
+        }
+        const float sum = sum_half(sums, lane);
+        if (lane % (16 / (2 * COLUMNS)) == 0 && t > own)
+            sts(shared + GRAM + (own * TOKENS + t) * 8 + value % 2 * 4, sum);
+    }
+}
+
+// Of a warp's row tiles, step after step, the two rows of a lane.
+HELPER void load_step(u64 state, u32 step, quad (&rows)[2])
+{
+    const u64 address =
+        state + step / STEPS * TILE_ROWS * ROW_BYTES + step % STEPS * STEP_BYTES;
+    rows[0] = load_state(address);
+    rows[1] = load_state(address + 8 * ROW_BYTES);
+}
+
+// Forward substitution for one value row, through at most N tokens; the fewest whole tiles of tokens
+// that hold them all.
+template <u32 N>
+HELPER void solve(const kda_verify_params &p, const window &w, u32 shared, u32 head, u32 row)
+{
+    if constexpr (N > TILE_TOKENS) {
+        if (w.present <= N - TILE_TOKENS) return solve<N - TILE_TOKENS>(p, w, shared, head, row);
+    }
+    // Of token t, what is left of v and what has been read out.
+    float rest[N], read[N];
+    const u32 own = row % ROWS;
+#pragma unroll
+    for (u32 t = 0; t < N; t += 2) {
+        const vec4 x = lds128(shared + PRODUCT + own * PRODUCT_BYTES + t * 8);
+        const u32 v = shared + V + (t * ROWS + own) * sizeof(u16);
+        rest[t] = as_float((u32)lds16(v) << 16) - x.x;
+        rest[t + 1] = as_float((u32)lds16(v + ROWS * sizeof(u16)) << 16) - x.z;
+        read[t] = x.y;
+        read[t + 1] = x.w;
+    }
+    u64 out = out_address(p, as_bits(lds(shared + FIRST)), head, row);
+    u64 correction = correction_address(p, w.slot, head, 0);
+    if (correction) correction += row * sizeof(float);
+#pragma unroll
+    for (u32 s = 0; s < N; s++) {
+        if (s >= w.present) return;
+        const float x = lds(shared + BETA + s * sizeof(float)) * rest[s];
+#pragma unroll
+        for (u32 t = s / 2 * 2; t < N; t += 2) {
+            const vec4 gq = lds128(shared + GRAM + (s * TOKENS + t) * 8);
+            if (t > s) rest[t] = fmaf(-x, gq.x, rest[t]);
+            if (t >= s) read[t] = fmaf(x, gq.y, read[t]);
+            if (t + 1 > s) rest[t + 1] = fmaf(-x, gq.z, rest[t + 1]);
+            read[t + 1] = fmaf(x, gq.w, read[t + 1]);
+        }
+        store_bf16(out, read[s]);
+        out += (u64)p.out_stride * sizeof(u16);
+        if (correction) {
+            store32(correction, as_bits(x));
+            correction += (u64)p.correction_strides[2] * sizeof(float);
+        }
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    kda_verify_t1_lower_bound_direct_split8(const __grid_constant__ struct kda_verify_params p)
+    kda_verify_t2_8_lower_bound_wy_split2(const __grid_constant__ struct kda_verify_params p)
 {
     begin_grid();
-    const u32 lane = threadIdx.x % 32, half = lane / 16, warp = threadIdx.x / 32;
-    const u32 head = blockIdx.x / SPLIT, tile_row = blockIdx.x % SPLIT * ROWS;
-    const u32 first_row = tile_row + warp * WARP_ROWS;
+    const u32 lane = threadIdx.x % 32, half = lane / 16;
+    const u32 warp = uniform(threadIdx.x / 32);
+    const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
     const window w = find_window(p, blockIdx.y);
     if (w.present == 0) return;
     if (!w.live) {
-        store_null(p, w, head, tile_row);
+        store_null(p, w, head, first_row);
         return;
     }
 
-    // The row whose sums this lane gets.
-    const u32 own = first_row + lane % 16 / ROW_LANES * 2 + half;
-    const u32 query_head = find_query_head(p, head);
-    const token_words words = load_token(p, w.token, query_head, head, lane);
-    const float v = load_value(p, w.token, head, own);
-    const u64 state = state_address(p, w.slot, head, first_row + half) + lane % 16 * sizeof(quad);
-    quad rows[HALF_ROWS];
-#pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
-    keep_order();
+    // The state comes as far as L2 while the tokens are prepared; in registers it would cost CTAs.
+    const u32 shared = shared_base();
+    if (threadIdx.x == 0) {
+        prefetch(state_address(p, w.slot, head, first_row), ROWS * (u32)ROW_BYTES);
+        sts(shared + FIRST, as_float(w.token));
+    }
 
-    const token token = make_token(p, words, load_gate(p, query_head, lane), lane);
-    float k[LANE_CHANNELS], q[LANE_CHANNELS], predicted[HALF_ROWS], read[HALF_ROWS];
+    // A half-warp without a token repeats its neighbour's.
+    const u32 query_head = find_query_head(p, head);
+    token_words words[ROUNDS] = {};
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) {
-        k[c] = token.k[c] * token.d[c];
-        q[c] = token.q[c] * token.d[c];
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 t = 2 * (r * WARPS + warp), own = t + half < w.present ? t + half : t;
+        if (t < w.present) words[r] = load_token(p, w.token + own, query_head, head, lane);
     }
+
+    const gate gate = load_gate(p, query_head, lane);
 #pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) {
-        float x[LANE_CHANNELS];
-        unpack_bf16(rows[i], x);
-        predicted[i] = dot(x, k);
-        read[i] = dot(x, q);
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 t = 2 * (r * WARPS + warp), own = t + half;
+        if (t >= w.present) continue;
+        const token token = make_token(p, words[r], gate, lane);
+        if (own >= w.present) continue;  // a repetition
+        const u32 address = shared + VECTORS + own * TOKEN_BYTES;
+        store_vector(address + K, lane, token.k);
+        store_vector(address + Q, lane, token.q);
+        store_vector(address + D, lane, token.d);
+        if (lane % 16 == 0) {
+            sts(shared + BETA + own * sizeof(float), token.beta);
+            sts(shared + GRAM + own * (TOKENS + 1) * 8 + 4, token.kq);  // the diagonal of Q
+        }
+        const u64 kg = kg_address(p, w.slot, head, own);
+        if (kg && blockIdx.x % SPLIT == 0) store_kg(kg, words[r], lane);
     }
-    const float correction = token.beta * (v - sum_half(predicted, lane));
-    const float o = fmaf(correction, token.kq, sum_half(read, lane));
-    const u64 cache = correction_address(p, w.slot, head, 0);
-    if (lane % ROW_LANES == 0) {
-        store_bf16(out_address(p, w.token, head, own), o);
-        if (cache) store32(cache + own * sizeof(float), as_bits(correction));
+    // v is needed last. The CTA needs a part of it: some lanes have none.
+    const u32 channel = lane % 16 * LANE_CHANNELS;
+    quad v[ROUNDS] = {};
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 own = 2 * (r * WARPS + warp) + half;
+        if (own < w.present && channel < ROWS)
+            v[r] = load_channels(p.v + ((w.token + own) * (u64)p.v_stride + (u64)head * DIM +
+                                        first_row + channel) * sizeof(u16));
     }
-    const u64 kg = kg_address(p, w.slot, head, 0);
-    if (kg && tile_row == 0 && threadIdx.x < 16) store_kg(kg, words, lane);
+    sync_cta();
+
+    const u32 warp_row = warp * WARP_ROW_TILES * TILE_ROWS + lane / 4;
+    const u64 state =
+        state_address(p, w.slot, head, first_row + warp_row) + lane % 4 * sizeof(quad);
+    quad rows[AHEAD][2];
+#pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) load_step(state, i, rows[i]);
+    make_hats(shared, w.present, warp, lane);
+    if (2 * warp * COLUMNS < w.present) make_grams(shared, w.present, warp, lane);
+    sync_cta();
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 own = 2 * (r * WARPS + warp) + half;
+        if (own < w.present && channel < ROWS)
+            sts_quad(shared + V + (own * ROWS + channel) * sizeof(u16), v[r]);
+    }
+
+#pragma unroll
+    for (u32 i = 0; i < WARP_ROW_TILES; i++) {
+        float product[TOKEN_TILES][4] = {};
+#pragma unroll
+        for (u32 c = 0; c < STEPS; c++) {
+            const u32 step = i * STEPS + c;
+            const quad a = rows[step % AHEAD][0], b = rows[step % AHEAD][1];
+            const u32 low[4] = {a.x, b.x, a.y, b.y}, high[4] = {a.z, b.z, a.w, b.w};
+            if (step + AHEAD < WARP_ROW_TILES * STEPS)
+                load_step(state, step + AHEAD, rows[step % AHEAD]);
+#pragma unroll
+            for (u32 n = 0; n < TOKEN_TILES; n++) {
+                if (n * TILE_TOKENS >= w.present) break;
+                const u32 address = shared + hat_address(n * 8 + lane / 4, c * 4 + lane % 4);
+                const quad hat = lds_quad(address + HATS), lost = lds_quad(address + LOST);
+                multiply_tile(product[n], low, lost.x, lost.y);
+                multiply_tile(product[n], low, hat.x, hat.y);
+                multiply_tile(product[n], high, lost.z, lost.w);
+                multiply_tile(product[n], high, hat.z, hat.w);
+            }
+        }
+#pragma unroll
+        for (u32 n = 0; n < TOKEN_TILES; n++) {
+            if (n * TILE_TOKENS >= w.present) break;
+            const u32 address = shared + PRODUCT + (warp_row + i * TILE_ROWS) * PRODUCT_BYTES +
+                                (n * TILE_TOKENS + lane % 4) * 8;
+            const float(&x)[4] = product[n];
+            sts64(address, (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
+            sts64(address + 8 * PRODUCT_BYTES, (u64)as_bits(x[3]) << 32 | as_bits(x[2]));
+        }
+    }
+    sync_cta();
+    if (threadIdx.x >= ROWS) return;
+    solve<TOKENS>(p, w, shared, head, first_row + threadIdx.x);
 }
