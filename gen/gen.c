@@ -47,8 +47,8 @@ enum {
     KEY_COUNT
 };
 static const char *const key_names[KEY_COUNT] = {
-    "NAME",  "TEMPLATE", "OP",   "TOKENS",    "GATE",        "STATE",      "MODES",
-    "SPLIT", "THREADS",  "SMEM", "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "PARAMS",
+    "NAME",    "TEMPLATE", "OP",        "TOKENS",      "GATE",       "STATE",   "MODES",  "SPLIT",
+    "THREADS", "SMEM",     "OCCUPANCY", "EQUAL_HEADS", "LOGIT_BETA", "PARAMS",
 };
 
 struct row {
@@ -67,7 +67,8 @@ static const struct row rows[] = {
 #define KDA_SCHEDULE(name, template, op, from, to, gate, state, modes, split, threads, smem,       \
                      occupancy, heads, rows, flags)                                                \
     {{#name, #template, #op, #to, #gate, #state, #modes, #split, #threads, #smem, #occupancy,      \
-      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA), PARAMS_##op}},
+      BIT(flags, KDA_BODY_EQUAL_HEADS), BIT(flags, KDA_BODY_LOGIT_BETA),                           \
+      PARAMS_##op}},
 #include "manifest/schedules.inc"
 #undef KDA_SCHEDULE
 };

@@ -98,6 +98,27 @@ static kda_status check_strides(const struct kda_call *call, const kda_problem *
     return status;
 }
 
+// True for a call whose tensors are plainly right: check_tensors would accept it, but looks at each
+// of them several times.
+static bool tensors_fit(const struct kda_call *call, const kda_problem *problem)
+{
+    const int64_t heads = problem->heads, value_heads = problem->value_heads, rows = problem->rows,
+                  slots = kda_call_tensor(call, STATE)->extent[0];
+    const int64_t pool[4] = {slots, value_heads, KDA_D, KDA_D}, bias[2] = {heads, KDA_D};
+    struct kda_range ranges[OPERANDS] = {{0, 0}};
+    if (slots < 1 || !kda_operand_fits(call, STATE, 4, pool, slots, 8, &ranges[STATE]) ||
+        !kda_parts_caches_fit(call, CORRECTION, slots, value_heads, 1, &ranges[CORRECTION]) ||
+        !kda_vector_fits(call, INDICES, rows, &ranges[INDICES]) ||
+        !(kda_tensor_given(kda_call_tensor(call, INDICES)) || slots >= rows) ||
+        !kda_vector_fits(call, ACCEPTED, rows, &ranges[ACCEPTED]) ||
+        !kda_vector_fits(call, A_LOG, heads, &ranges[A_LOG]))
+        return false;
+    if (kda_tensor_given(kda_call_tensor(call, DT_BIAS)) &&
+        !kda_operand_fits(call, DT_BIAS, 2, bias, heads, 0, &ranges[DT_BIAS]))
+        return false;
+    return kda_range_alone(ranges, OPERANDS, STATE);
+}
+
 static kda_status check_tensors(const struct kda_call *call, const kda_problem *problem,
                                 kda_error *err)
 {
@@ -148,7 +169,7 @@ static kda_status validate(kda_context *context, const kda_commit_args *args, co
                         context ? "args" : "context");
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
-    const struct kda_call call = {operation, operands, OPERANDS, args};
+    const struct kda_call call = {operation, operands, OPERANDS, args, {0, 0}};
     const kda_problem problem = {
         .op = KDA_OP_COMMIT,
         .gate = args->gate,
@@ -172,7 +193,8 @@ static kda_status validate(kda_context *context, const kda_commit_args *args, co
     if (status == KDA_OK)
         status = kda_launch_limits(context, &problem, args->state.extent[0], &choice, err);
     if (status == KDA_OK) status = check_limits(&call, args, err);
-    if (status == KDA_OK) status = check_tensors(&call, &problem, err);
+    if (status == KDA_OK && !tensors_fit(&call, &problem))
+        status = check_tensors(&call, &problem, err);
     if (status == KDA_OK)
         status = kda_launch_describe(context, operation, &problem, &choice, args->flags, out, err);
     if (status != KDA_OK) return status;

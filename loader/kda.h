@@ -353,7 +353,8 @@ typedef struct kda_verify_args {
     kda_tensor q, k, v, g, beta;
     kda_tensor a_log;    // [H] f32; with a gate that the kernel computes, only then
     kda_tensor dt_bias;  // [H,128] f32; optional with such a gate, then 0
-    kda_tensor state;    // [num_slots,HV,128,128] bf16, as for recurrent decode; read only
+    kda_tensor state;    // [num_slots,HV,128,128] bf16, as for recurrent decode; read only, and no
+                         // other tensor may lie in it
     kda_tensor out;
     kda_tensor ssm_state_indices;  // optional [N] i32; default slot n
     kda_tensor cu_seqlens;         // optional [N+1] i32: the packed form

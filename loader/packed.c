@@ -106,7 +106,7 @@ static bool tensors_fit(const struct kda_call *call, int64_t rows, int64_t slots
                               &ranges[i]))
             return false;
     }
-    return kda_ranges_disjoint(ranges, OPERANDS, STATE, OUT);
+    return kda_range_alone(ranges, OPERANDS, STATE) && kda_range_alone(ranges, OPERANDS, OUT);
 }
 
 static kda_status check_tensors(const struct kda_call *call, int64_t rows, int64_t slots,
@@ -167,7 +167,7 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
                         context ? "args" : "context");
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
-    const struct kda_call call = {operation, operands, OPERANDS, args};
+    const struct kda_call call = {operation, operands, OPERANDS, args, {0, 0}};
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];
     const kda_problem problem = {
         .op = KDA_OP_PACKED,

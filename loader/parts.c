@@ -223,3 +223,27 @@ kda_status kda_parts_cache_stride(const struct kda_call *call, uint32_t i, int64
             kda_operand_pitch(call, i, dim, kda_call_tensor(call, i)->extent[3], multiple, err);
     return status;
 }
+
+bool kda_parts_caches_fit(const struct kda_call *call, uint32_t correction, int64_t slots,
+                          int64_t value_heads, int64_t tokens, struct kda_range *out)
+{
+    const int64_t held = kda_call_tensor(call, correction)->extent[2];
+    bool fit = held >= tokens && held <= INT32_MAX;
+    for (uint32_t i = 0; i < 2 && fit; i++) {
+        const kda_tensor *const cache = kda_call_tensor(call, correction + i);
+        const int64_t *const extent = cache->extent, *const stride = cache->stride;
+        const int64_t width = (i + 1) * KDA_D, steps = stride[0] | stride[1] | stride[2];
+        const uint64_t begin = (uint64_t)(uintptr_t)cache->data;
+        // Below 2^28, so that three products with counts below 2^31 fit 64 bits, in bytes too.
+        fit = cache->rank == 4 && extent[0] == slots && extent[1] == value_heads &&
+              extent[2] == held && extent[3] == width && stride[3] == 1 && stride[0] >= width &&
+              stride[1] >= width && stride[2] >= width && !(steps >> 28) && (i || !(steps & 3)) &&
+              !(begin & (call->operands[correction + i].alignment - 1U));
+        if (!fit) break;
+        const int64_t span = (slots - 1) * stride[0] + (value_heads - 1) * stride[1] +
+                             (held - 1) * stride[2] + width;
+        out[i] = (struct kda_range){begin, begin + (uint64_t)span * (i ? 2 : 4)};
+        fit = out[i].end > begin;
+    }
+    return fit;
+}

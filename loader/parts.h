@@ -79,4 +79,39 @@ kda_status kda_parts_cache_shapes(const struct kda_call *call, uint32_t correcti
 kda_status kda_parts_cache_stride(const struct kda_call *call, uint32_t i, int64_t multiple,
                                   kda_error *err);
 
+// ------------------------------------------------------------------------------------ all at once
+
+// As kda_operand_fits, of a token tensor; any token stride has a `multiple` of 1. Inline, so that
+// each operand's constants are folded in. There must be tokens.
+__attribute__((always_inline)) static inline bool
+kda_parts_tokens_fit(const struct kda_call *call, uint32_t i, const struct kda_tokens *tokens,
+                     int64_t heads, bool number, int64_t multiple, struct kda_range *out)
+{
+    const kda_tensor *const tensor = kda_call_tensor(call, i);
+    const int64_t *const extent = tensor->extent, *const stride = tensor->stride;
+    const int64_t step = stride[tokens->dim], size = number ? heads : heads * KDA_D;
+    const uint32_t lead = tokens->lead, rank = number ? lead + 1 : lead + 2;
+    // Below 2^30, so that the products fit 64 bits.
+    if (tensor->rank != rank || step < size || step >> 30 ||
+        (multiple ? step & (multiple - 1) : step != size))
+        return false;
+    int64_t wrong = (extent[lead] ^ heads) | (stride[rank - 1] ^ 1);
+    if (!number) wrong |= (extent[lead + 1] ^ KDA_D) | (stride[lead] ^ KDA_D);
+    if (lead == 1)
+        wrong |= extent[0] ^ tokens->total;
+    else
+        wrong |= (extent[0] ^ tokens->rows) | (extent[1] ^ tokens->tokens) |
+                 (tokens->tokens > 1 ? stride[0] ^ tokens->tokens * step
+                  : multiple         ? stride[1] < 1
+                                     : stride[1] ^ step);
+    const uint64_t begin = (uint64_t)(uintptr_t)tensor->data,
+                   bytes = (uint64_t)((tokens->total - 1) * step + size) * 2;
+    *out = (struct kda_range){begin, begin + bytes};
+    return !wrong && !(begin & (call->operands[i].alignment - 1U)) && out->end > begin;
+}
+
+// The same of both caches; writes two ranges.
+bool kda_parts_caches_fit(const struct kda_call *call, uint32_t correction, int64_t slots,
+                          int64_t value_heads, int64_t tokens, struct kda_range *out);
+
 #endif

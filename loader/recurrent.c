@@ -97,50 +97,12 @@ static kda_status check_strides(const struct kda_form *form, kda_error *err)
 
 // ----------------------------------------------------------------------------------- all at once
 
-// Inline, so that each operand's constants are folded in.
-__attribute__((always_inline)) static inline bool tokens_fit(const struct kda_form *form,
-                                                             uint32_t operand, int64_t heads,
-                                                             int64_t multiple,
-                                                             struct kda_range *out)
-{
-    const kda_tensor *const tensor = kda_call_tensor(&form->call, operand);
-    const int64_t *const extent = tensor->extent, *const stride = tensor->stride;
-    const int64_t tok = form->layout.total, step = stride[form->layout.dim];
-    const uint32_t lead = form->layout.lead, rank = operand == BETA ? lead + 1 : lead + 2;
-    const int64_t size = operand == BETA ? heads : heads * KDA_D;
-    // Below 2^30, so that the products fit 64 bits.
-    if (tensor->rank != rank || step < size || step >> 30 ||
-        (multiple ? step & (multiple - 1) : step != size))
-        return false;
-    int64_t wrong = (extent[lead] ^ heads) | (stride[rank - 1] ^ 1);
-    if (operand != BETA) wrong |= (extent[lead + 1] ^ KDA_D) | (stride[lead] ^ KDA_D);
-    if (lead == 1)
-        wrong |= extent[0] ^ tok;
-    else
-        wrong |= (extent[0] ^ form->problem.rows) | (extent[1] ^ form->layout.tokens) |
-                 (form->layout.tokens > 1 ? stride[0] ^ form->layout.tokens * step
-                  : multiple              ? stride[1] < 1
-                                          : stride[1] ^ step);
-    const uint64_t begin = (uint64_t)(uintptr_t)tensor->data,
-                   bytes = (uint64_t)((tok - 1) * step + size) * 2;
-    *out = (struct kda_range){begin, begin + bytes};
-    return !wrong && !(begin & (operands[operand].alignment - 1U)) && out->end > begin;
-}
-
-static bool vector_fits(const struct kda_call *call, uint32_t operand, int64_t count,
-                        struct kda_range *out)
-{
-    *out = (struct kda_range){0, 0};
-    const kda_tensor *const tensor = kda_call_tensor(call, operand);
-    return !kda_tensor_given(tensor) || kda_operand_fits(call, operand, 1, NULL, count, 0, out);
-}
-
 static bool bias_fits(const struct kda_call *call, int64_t heads, struct kda_range *out)
 {
     const int64_t extents[2] = {heads, KDA_D};
     return kda_call_tensor(call, DT_BIAS)->rank == 2
                ? kda_operand_fits(call, DT_BIAS, 2, extents, heads, 0, out)
-               : vector_fits(call, DT_BIAS, heads * KDA_D, out);
+               : kda_vector_fits(call, DT_BIAS, heads * KDA_D, out);
 }
 
 static bool indices_fit(const struct kda_form *form, int64_t slots, struct kda_range *out)
@@ -149,7 +111,7 @@ static bool indices_fit(const struct kda_form *form, int64_t slots, struct kda_r
     const kda_tensor *const indices = kda_call_tensor(call, INDICES);
     const int64_t rows = form->problem.rows, extents[2] = {rows, form->layout.tokens};
     if (!kda_tensor_given(indices) || (form->layout.tokens == 1 && indices->rank == 1))
-        return vector_fits(call, INDICES, rows, out) &&
+        return kda_vector_fits(call, INDICES, rows, out) &&
                (kda_tensor_given(indices) || slots >= form->layout.total);
     return kda_operand_fits(call, INDICES, 2, extents, rows, 0, out);
 }
@@ -164,21 +126,24 @@ static bool tensors_fit(const struct kda_form *form)
     const int64_t slots = kda_call_tensor(call, STATE)->extent[0];
     const bool free_strides = form->body_flags & KDA_BODY_TOKEN_STRIDES;
     const int64_t multiple = free_strides ? 4 : 0;
+    const struct kda_tokens *const layout = &form->layout;
     const int64_t pool[4] = {slots, value_heads, KDA_D, KDA_D};
     struct kda_range ranges[OPERANDS];
-    return slots >= 1 && tokens_fit(form, Q, heads, multiple, &ranges[Q]) &&
-           tokens_fit(form, K, heads, multiple, &ranges[K]) &&
-           tokens_fit(form, V, value_heads, multiple, &ranges[V]) &&
-           tokens_fit(form, G, value_heads, 4, &ranges[G]) &&
-           tokens_fit(form, BETA, value_heads, free_strides, &ranges[BETA]) &&
-           tokens_fit(form, OUT, value_heads, 0, &ranges[OUT]) &&
+    return slots >= 1 &&
+           kda_parts_tokens_fit(call, Q, layout, heads, false, multiple, &ranges[Q]) &&
+           kda_parts_tokens_fit(call, K, layout, heads, false, multiple, &ranges[K]) &&
+           kda_parts_tokens_fit(call, V, layout, value_heads, false, multiple, &ranges[V]) &&
+           kda_parts_tokens_fit(call, G, layout, value_heads, false, 4, &ranges[G]) &&
+           kda_parts_tokens_fit(call, BETA, layout, value_heads, true, free_strides,
+                                &ranges[BETA]) &&
+           kda_parts_tokens_fit(call, OUT, layout, value_heads, false, 0, &ranges[OUT]) &&
            kda_operand_fits(call, STATE, 4, pool, slots, 8, &ranges[STATE]) &&
            indices_fit(form, slots, &ranges[INDICES]) &&
-           vector_fits(call, A_LOG, heads, &ranges[A_LOG]) &&
+           kda_vector_fits(call, A_LOG, heads, &ranges[A_LOG]) &&
            bias_fits(call, heads, &ranges[DT_BIAS]) &&
-           vector_fits(call, CU_SEQLENS, rows + 1, &ranges[CU_SEQLENS]) &&
-           vector_fits(call, ACCEPTED, rows, &ranges[ACCEPTED]) &&
-           kda_ranges_disjoint(ranges, OPERANDS, STATE, OUT);
+           kda_vector_fits(call, CU_SEQLENS, rows + 1, &ranges[CU_SEQLENS]) &&
+           kda_vector_fits(call, ACCEPTED, rows, &ranges[ACCEPTED]) &&
+           kda_range_alone(ranges, OPERANDS, STATE) && kda_range_alone(ranges, OPERANDS, OUT);
 }
 
 static kda_status check_tensors(const struct kda_form *form, kda_error *err)
@@ -241,7 +206,7 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
     if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
 
     struct kda_form form;  // not cleared, most of it is written by the checks
-    form.call = (struct kda_call){operation, operands, OPERANDS, args};
+    form.call = (struct kda_call){operation, operands, OPERANDS, args, {0, 0}};
     form.problem.op = KDA_OP_RECURRENT;
     form.problem.body = body;
     form.problem.target = target;

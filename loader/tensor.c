@@ -10,7 +10,7 @@
 #include "loader/checked.h"
 #include "loader/error.h"
 
-static const char *type_name(kda_dtype type)
+const char *kda_type_name(kda_dtype type)
 {
     static const char *const names[] = {[KDA_BF16] = "bf16",
                                         [KDA_F32] = "f32",
@@ -72,8 +72,8 @@ kda_status kda_call_types(const struct kda_call *call, kda_error *err)
         const kda_tensor *const tensor = kda_call_tensor(call, i);
         if (kda_tensor_given(tensor) && tensor->dtype != operand->type)
             return kda_fail(err, KDA_E_TYPE, "%s: %s has type %s (%d), must be %s", call->operation,
-                            operand->name, type_name(tensor->dtype), (int)tensor->dtype,
-                            type_name(operand->type));
+                            operand->name, kda_type_name(tensor->dtype), (int)tensor->dtype,
+                            kda_type_name(operand->type));
     }
     return KDA_OK;
 }
@@ -137,11 +137,13 @@ kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range
                              kda_error *err)
 {
     for (uint32_t i = 0; i < call->count; i++) {
-        if (!call->operands[i].written) continue;
+        if (!call->operands[i].alone) continue;
         const uint64_t begin = ranges[i].begin, end = ranges[i].end;
         for (uint32_t j = 0; j < call->count; j++) {
             const bool empty = begin == end || ranges[j].begin == ranges[j].end;
             if (empty || begin >= ranges[j].end || ranges[j].begin >= end || j == i) continue;
+            const uint32_t *const apart = call->apart;
+            if ((i == apart[0] && j == apart[1]) || (i == apart[1] && j == apart[0])) continue;
             return kda_fail(err, KDA_E_OVERLAP,
                             "%s: %s [0x%" PRIx64 ", 0x%" PRIx64 ") overlaps %s [0x%" PRIx64
                             ", 0x%" PRIx64 "), they must be disjoint",
@@ -185,15 +187,23 @@ kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t el
                     extents_text(tensor->rank, tensor->extent, found, sizeof(found)), elements);
 }
 
+kda_status kda_operand_stride(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t wanted,
+                              kda_error *err)
+{
+    const int64_t stride = kda_call_tensor(call, i)->stride[dim];
+    if (stride == wanted) return KDA_OK;
+    return kda_fail(err, KDA_E_STRIDE, "%s: %s stride[%u] is %" PRId64 ", must be %" PRId64,
+                    call->operation, call->operands[i].name, dim, stride, wanted);
+}
+
 kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
                                kda_error *err)
 {
     const kda_tensor *const tensor = kda_call_tensor(call, i);
     int64_t compact = 1;
     for (uint32_t j = tensor->rank; j-- > inner;) {
-        if (tensor->stride[j] != compact)
-            return kda_fail(err, KDA_E_STRIDE, "%s: %s stride[%u] is %" PRId64 ", must be %" PRId64,
-                            call->operation, call->operands[i].name, j, tensor->stride[j], compact);
+        const kda_status status = kda_operand_stride(call, i, j, compact, err);
+        if (status != KDA_OK) return status;
         if (j > inner && kda_mul_overflows(compact, tensor->extent[j], &compact))
             return kda_fail(err, KDA_E_LIMIT, "%s: the extents of %s overflow 64 bits",
                             call->operation, call->operands[i].name);

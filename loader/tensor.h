@@ -20,7 +20,7 @@ struct kda_operand {
     kda_dtype type;
     uint8_t alignment;  // of the base address, bytes, a power of two
     bool optional;
-    bool written;
+    bool alone;  // shares no byte with another one: what is written, and the pool
 };
 
 struct kda_call {
@@ -28,6 +28,7 @@ struct kda_call {
     const struct kda_operand *operands;
     uint32_t count;
     const void *args;
+    uint32_t apart[2];  // two operands that are known to be disjoint, or twice the same
 };
 
 struct kda_range {
@@ -44,6 +45,9 @@ static inline uint32_t kda_type_size(kda_dtype type)
     return type == KDA_I64 ? 8 : type == KDA_F32 || type == KDA_I32 ? 4 : 2;
 }
 
+// "bf16"; "unknown" if it is no type.
+const char *kda_type_name(kda_dtype type);
+
 static inline bool kda_tensor_given(const kda_tensor *tensor) { return tensor->data != NULL; }
 
 // Does every operand pass kda_call_present and kda_call_types?
@@ -58,7 +62,8 @@ kda_status kda_call_types(const struct kda_call *call, kda_error *err);
 kda_status kda_call_ranges(const struct kda_call *call, struct kda_range *out, kda_error *err);
 // ALIGNMENT: of the base addresses.
 kda_status kda_call_alignments(const struct kda_call *call, kda_error *err);
-// OVERLAP: a written tensor and any other one share a byte. Ranges that touch do not.
+// OVERLAP: a tensor that must lie alone and any other one, not known to be apart, share a byte.
+// Ranges that touch do not.
 kda_status kda_call_overlaps(const struct kda_call *call, const struct kda_range *ranges,
                              kda_error *err);
 
@@ -72,6 +77,9 @@ kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t el
 // STRIDE: dimensions from `inner` on must be compact, every stride at least 1.
 kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
                                kda_error *err);
+// STRIDE: stride[dim] must be exactly this.
+kda_status kda_operand_stride(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t wanted,
+                              kda_error *err);
 // STRIDE: stride[dim] must be at least `least` and a multiple of `multiple`, a power of two.
 kda_status kda_operand_pitch(const struct kda_call *call, uint32_t i, uint32_t dim, int64_t least,
                              int64_t multiple, kda_error *err);
@@ -105,17 +113,22 @@ static inline bool kda_operand_fits(const struct kda_call *call, uint32_t i, uin
     return out->end > begin;
 }
 
-// Do the written operands `a` and `b` share no byte with each other and with any other one?
-static inline bool kda_ranges_disjoint(const struct kda_range *ranges, uint32_t count, uint32_t a,
-                                       uint32_t b)
+// The same of a vector of `count`, which may be omitted.
+static inline bool kda_vector_fits(const struct kda_call *call, uint32_t i, int64_t count,
+                                   struct kda_range *out)
 {
-    const struct kda_range x = ranges[a], y = ranges[b];
-    bool meet = x.begin < y.end && y.begin < x.end;
-    for (uint32_t i = 0; i < count; i++) {
-        if (i == a || i == b) continue;
-        meet |= (x.begin < ranges[i].end && ranges[i].begin < x.end) ||
-                (y.begin < ranges[i].end && ranges[i].begin < y.end);
-    }
+    *out = (struct kda_range){0, 0};
+    return !kda_tensor_given(kda_call_tensor(call, i)) ||
+           kda_operand_fits(call, i, 1, NULL, count, 0, out);
+}
+
+// Does operand `a` share no byte with any other one?
+static inline bool kda_range_alone(const struct kda_range *ranges, uint32_t count, uint32_t a)
+{
+    const struct kda_range x = ranges[a];
+    bool meet = false;
+    for (uint32_t i = 0; i < count; i++)
+        meet |= i != a && x.begin < ranges[i].end && ranges[i].begin < x.end;
     return !meet;
 }
 

@@ -432,6 +432,17 @@ static void prepare_one_and_all(void **state)
             assert_int_equal(rig.soft_count().calls, before.calls + 1);
         }
     }
+    for (int gate = 0; gate < 3; gate++)
+        for (int tokens = 1; tokens <= 16; tokens++)
+            for (int64_t rows = 1; rows <= 4096; rows *= 2) {
+                const struct rig_shape shape = {(kda_gate)gate, tokens, true, rows, 4, 4, rows};
+                const kda_verify_args verify = rig_verify(shape);
+                const kda_commit_args commit = rig_commit(shape);
+                const soft_counters before = rig.soft_count();
+                rig_ok(kda_verify(context, &verify, NULL, &err), &err);
+                rig_ok(kda_commit(context, &commit, NULL, &err), &err);
+                assert_int_equal(rig.soft_count().calls, before.calls + 2);
+            }
     kda_context_close(&context);
     assert_null(context);
     assert_int_equal(rig.soft_count().live_modules, 0);
@@ -638,6 +649,8 @@ static void use_inherited(void)
 {
     const kda_recurrent_args args = rig_recurrent(DENSE);
     const kda_packed_args packed = rig_packed(4, 8);
+    const kda_verify_args verify = rig_verify(DENSE);
+    const kda_commit_args commit = rig_commit(DENSE);
     const kda_problem wanted = problem();
     kda_plan plan;
     kda_error err;
@@ -646,6 +659,10 @@ static void use_inherited(void)
           says(&err, KDA_E_FORKED, "recurrent"));
     CHECK(kda_packed(inherited, &packed, NULL, &err) == KDA_E_FORKED &&
           says(&err, KDA_E_FORKED, "packed"));
+    CHECK(kda_verify(inherited, &verify, NULL, &err) == KDA_E_FORKED &&
+          says(&err, KDA_E_FORKED, "verify"));
+    CHECK(kda_commit(inherited, &commit, NULL, &err) == KDA_E_FORKED &&
+          says(&err, KDA_E_FORKED, "commit"));
     CHECK(kda_recurrent_plan(inherited, &args, NULL, NULL, &plan, &err) == KDA_E_FORKED);
     CHECK(kda_plan_launch(&inherited_plan, NULL, &err) == KDA_E_FORKED &&
           says(&err, KDA_E_FORKED, "fork"));

@@ -174,6 +174,15 @@ static void route(void **state)
            "d128_t1_precomputed_split2 "
            "--target sm_100a",
            0, "target       sm_100a\n");
+    // A window and its gate decide the body of a verify, the gate alone that of a commit.
+    expect("made.bundle route --op verify --tokens 16 --cc 10.3 --cuda 12.9 --sms 152 --n 8", 0,
+           "body         verify_");
+    expect("made.bundle route --op commit --gate lower_bound --tokens 16 --cc 10.0 --cuda 12.8 "
+           "--sms 148 --n 8 --h 12",
+           0, "body         commit_lower_bound_");
+    assert_non_null(strstr(output, "target       sm_100a\n"));
+    expect("made.bundle route --op verify --tokens 17 --cc 10.0 --cuda 12.9 --sms 148 --n 1", 1,
+           "verify: does not support T=17");
     expect("made.bundle route --op recurrent --cc 12.0 --cuda 13.0 --sms 148 --n 1", 1,
            "refused: KDA_E_NO_ROUTE: ");
     expect("made.bundle route --op recurrent --cc 12.0 --cuda 13.0 --sms 148 --n 1 --json", 1,

@@ -52,12 +52,16 @@ static void with_context(void)
 }
 static kda_status recurrent(kda_error *err);
 static kda_status packed(kda_error *err);
+static kda_status window(kda_error *err);
+static kda_status commit(kda_error *err);
 static void with_images(void)  // that the calls below need
 {
     with_context();
     kda_error err;
     rig_ok(recurrent(&err), &err);
     rig_ok(packed(&err), &err);
+    rig_ok(window(&err), &err);
+    rig_ok(commit(&err), &err);
 }
 static void with_plan(void)
 {
@@ -129,6 +133,27 @@ static kda_status packed_plan(kda_error *err)
     const kda_packed_args args = rig_packed(4, 8);
     return kda_packed_plan(world.context, &args, NULL, NULL, &world.plan, err);
 }
+static const struct rig_shape eight = {KDA_GATE_SOFTPLUS, 8, true, 2, 2, 4, 8};
+static kda_status window(kda_error *err)
+{
+    const kda_verify_args args = rig_verify(eight);
+    return kda_verify(world.context, &args, NULL, err);
+}
+static kda_status window_plan(kda_error *err)
+{
+    const kda_verify_args args = rig_verify(eight);
+    return kda_verify_plan(world.context, &args, NULL, NULL, &world.plan, err);
+}
+static kda_status commit(kda_error *err)
+{
+    const kda_commit_args args = rig_commit(eight);
+    return kda_commit(world.context, &args, NULL, err);
+}
+static kda_status commit_plan(kda_error *err)
+{
+    const kda_commit_args args = rig_commit(eight);
+    return kda_commit_plan(world.context, &args, NULL, NULL, &world.plan, err);
+}
 static kda_status plan_launch(kda_error *err) { return kda_plan_launch(&world.plan, NULL, err); }
 static kda_status close_context(kda_error *err)
 {
@@ -162,11 +187,19 @@ static const struct action {
     {"cold recurrent plan", with_context, recurrent_plan, true},
     {"cold packed", with_context, packed, true},
     {"cold packed plan", with_context, packed_plan, true},
+    {"cold verify", with_context, window, true},
+    {"cold verify plan", with_context, window_plan, true},
+    {"cold commit", with_context, commit, true},
+    {"cold commit plan", with_context, commit_plan, true},
     {"warm recurrent", with_images, recurrent, true},
     {"warm recurrent, dependent launch", with_images, recurrent_pdl, true},
     {"warm recurrent plan", with_images, recurrent_plan, true},
     {"warm packed", with_images, packed, true},
     {"warm packed plan", with_images, packed_plan, true},
+    {"warm verify", with_images, window, true},
+    {"warm verify plan", with_images, window_plan, true},
+    {"warm commit", with_images, commit, true},
+    {"warm commit plan", with_images, commit_plan, true},
     {"plan launch", with_plan, plan_launch, true},
     {"context close", with_images, close_context, false},
     {"bundle close", with_bundle, close_bundle, false},

@@ -14,7 +14,7 @@ static kda_packed_args make(int64_t rows) { return rig_packed(rows, 2 * rows); }
 // 1: fits, 0: refused by a rule about tensors, -1: neither.
 static int agree(kda_context *context, const kda_packed_args *args)
 {
-    const struct kda_call call = {"packed", operands, OPERANDS, args};
+    const struct kda_call call = {"packed", operands, OPERANDS, args, {0, 0}};
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];
     const kda_problem problem = {.op = KDA_OP_PACKED,
                                  .gate = KDA_GATE_LOWER_BOUND,

@@ -18,7 +18,7 @@ static const struct rig_shape shapes[] = {
 static int agree(kda_context *context, const kda_recurrent_args *args)
 {
     struct kda_form form;
-    form.call = (struct kda_call){"recurrent", operands, OPERANDS, args};
+    form.call = (struct kda_call){"recurrent", operands, OPERANDS, args, {0, 0}};
     form.problem = (kda_problem){.op = KDA_OP_RECURRENT};
     struct kda_choice choice;
     if (kda_form_check(context, args, &form, NULL) != KDA_OK ||

@@ -255,9 +255,18 @@ static kda_status plan_of(kda_context *context, uint32_t i, const char *target, 
         return kda_packed_plan(context, &args, name, target, plan, err);
     }
     const int64_t heads = kda_heads_least(body->head_set, 2);
-    const kda_recurrent_args args = rig_recurrent(
-        (struct rig_shape){(kda_gate)body->gate, (int)body->tokens_min, body->tokens_min > 1, 2,
-                           heads, heads, 2 * body->tokens_min});
+    const struct rig_shape shape = {
+        (kda_gate)body->gate, (int)body->tokens_min, body->tokens_min > 1, 2, heads, heads,
+        2 * body->tokens_min};
+    if (body->op == KDA_OP_VERIFY) {
+        const kda_verify_args args = rig_verify(shape);
+        return kda_verify_plan(context, &args, name, target, plan, err);
+    }
+    if (body->op == KDA_OP_COMMIT) {
+        const kda_commit_args args = rig_commit(shape);
+        return kda_commit_plan(context, &args, name, target, plan, err);
+    }
+    const kda_recurrent_args args = rig_recurrent(shape);
     return kda_recurrent_plan(context, &args, name, target, plan, err);
 }
 

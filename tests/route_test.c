@@ -572,10 +572,15 @@ static void unsupported(void **state)
     }
     kda_problem other = problem_of(1, KDA_GATE_PRECOMPUTED, 8, 16, 16);
     other.op = KDA_OP_FUSED;
-    REFUSE(bundle, b200, other, KDA_E_UNSUPPORTED, "fused: does not support",
-           "no body of this operator");
+    REFUSE(bundle, b200, other, KDA_E_UNSUPPORTED, "fused: does not support");
+    for (other.op = KDA_OP_VERIFY; other.op <= KDA_OP_COMMIT; other.op++) {
+        other.tokens = 17;
+        REFUSE(bundle, b200, other, KDA_E_UNSUPPORTED, "does not support T=17", "supported");
+        other.tokens = 0;
+        REFUSE(bundle, b200, other, KDA_E_UNSUPPORTED, "does not support T=0");
+    }
     other.op = (kda_op)77;
-    REFUSE(bundle, b200, other, KDA_E_UNSUPPORTED, "does not support");
+    REFUSE(bundle, b200, other, KDA_E_UNSUPPORTED, "does not support", "no body of this operator");
     // T=3 takes its five row counts, and a stated state type.
     for (int n = 1; n <= 16; n *= 2) {
         kda_problem three = problem_of(3, KDA_GATE_LOWER_BOUND, n, 16, 16);

@@ -16,18 +16,27 @@
 
 #include "tools/machine.h"
 #include "tools/oracle.h"
+#include "tools/oracle_verify.h"
 
-enum { STREAMS = 2, KINDS = 8, MOST_TOKENS = 6, MOST_THREADS = 16 };
+enum { STREAMS = 2, KINDS = 11, MOST_THREADS = 16 };
 
 static const struct kind {
     kda_op op;
     kda_gate gate;
     int32_t tokens;
 } kinds[KINDS] = {
-    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 1}, {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 2},
-    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 4}, {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 5},
-    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 6}, {KDA_OP_RECURRENT, KDA_GATE_LOWER_BOUND, 3},
-    {KDA_OP_RECURRENT, KDA_GATE_SOFTPLUS, 1},    {KDA_OP_PACKED, KDA_GATE_LOWER_BOUND, 1},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 1},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 2},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 4},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 5},
+    {KDA_OP_RECURRENT, KDA_GATE_PRECOMPUTED, 6},
+    {KDA_OP_RECURRENT, KDA_GATE_LOWER_BOUND, 3},
+    {KDA_OP_RECURRENT, KDA_GATE_SOFTPLUS, 1},
+    {KDA_OP_PACKED, KDA_GATE_LOWER_BOUND, 1},
+    // A verify and the commit of what it left in the caches.
+    {KDA_OP_VERIFY, KDA_GATE_PRECOMPUTED, 2},
+    {KDA_OP_VERIFY, KDA_GATE_LOWER_BOUND, 8},
+    {KDA_OP_VERIFY, KDA_GATE_SOFTPLUS, 16},
 };
 
 static struct {
@@ -89,6 +98,7 @@ struct lane {
     CUstream stream;
     int64_t h, hv, rows, slots;
     struct buffer q, k, v, g, beta, a_log, dt_bias, state, out, indices, accepted;
+    struct buffer correction, kg;
     int64_t q_stride, g_stride;
 };
 
@@ -129,15 +139,27 @@ static struct buffer floats(struct oracle_rng *rng, size_t count)
     return buffer;
 }
 
+// Slots that a row has: one per token, or one.
+static int64_t slots_of(const struct kind *kind)
+{
+    return kind->op == KDA_OP_VERIFY ? 1 : kind->tokens;
+}
+
+static bool takes_logit(const struct kind *kind)
+{
+    return kind->op != KDA_OP_RECURRENT || kind->gate == KDA_GATE_SOFTPLUS;
+}
+
 static void open_lane(struct lane *lane, const struct kind *kind, CUstream stream,
                       struct oracle_rng *rng)
 {
-    const bool packed = kind->op == KDA_OP_PACKED, bound = kind->tokens == 3;
+    const bool packed = kind->op == KDA_OP_PACKED, bound = kind->tokens == 3,
+               window = kind->op == KDA_OP_VERIFY;
     *lane = (struct lane){.kind = kind, .stream = stream};
     lane->h = packed ? 12 : bound ? 16 : soak.heads;
     lane->hv = kind->gate == KDA_GATE_PRECOMPUTED ? 2 * lane->h : lane->h;
     lane->rows = soak.rows;
-    lane->slots = lane->rows * kind->tokens + 2;
+    lane->slots = lane->rows * slots_of(kind) + 2;
     const size_t tok = (size_t)(lane->rows * kind->tokens), d = ORACLE_D;
     const size_t h = (size_t)lane->h, hv = (size_t)lane->hv;
     const bool in_kernel = kind->gate != KDA_GATE_PRECOMPUTED;
@@ -148,8 +170,7 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
     if (!packed) lane->k = normals(rng, tok * h * d, 1, 0);
     if (!packed) lane->v = normals(rng, tok * hv * d, 1, 0);
     lane->g = normals(rng, tok * hv * d, in_kernel ? 1 : 0.02, in_kernel ? 0 : -0.1);
-    lane->beta = normals(rng, tok * hv, packed || kind->gate == KDA_GATE_SOFTPLUS ? 1 : 0.1,
-                         packed || kind->gate == KDA_GATE_SOFTPLUS ? 0 : 0.5);
+    lane->beta = normals(rng, tok * hv, takes_logit(kind) ? 1 : 0.1, takes_logit(kind) ? 0 : 0.5);
     if (in_kernel) {
         lane->a_log = floats(rng, h);
         lane->dt_bias = floats(rng, h * d);
@@ -158,6 +179,11 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
     lane->out = make(tok * hv * d, sizeof(uint16_t));
     lane->indices = make(tok, sizeof(int32_t));
     lane->accepted = make((size_t)lane->rows, sizeof(int32_t));
+    if (window) {
+        const size_t lines = (size_t)lane->slots * hv * (size_t)kind->tokens;
+        lane->correction = make(lines * d, sizeof(float));
+        lane->kg = make(lines * 2 * d, sizeof(uint16_t));
+    }
     int32_t *const slots = lane->indices.host, *const accepted = lane->accepted.host;
     for (size_t i = 0; i < tok; i++) slots[i] = (int32_t)(i + 1);  // the first and last stay unused
     for (int64_t i = 0; i < lane->rows; i++)
@@ -168,9 +194,10 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
 
 static void close_lane(struct lane *lane)
 {
-    struct buffer *const all[] = {&lane->q,    &lane->k,       &lane->v,       &lane->g,
-                                  &lane->beta, &lane->a_log,   &lane->dt_bias, &lane->state,
-                                  &lane->out,  &lane->indices, &lane->accepted};
+    struct buffer *const all[] = {&lane->q,    &lane->k,       &lane->v,        &lane->g,
+                                  &lane->beta, &lane->a_log,   &lane->dt_bias,  &lane->state,
+                                  &lane->out,  &lane->indices, &lane->accepted, &lane->correction,
+                                  &lane->kg};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) drop(all[i]);
 }
 
@@ -211,7 +238,7 @@ static kda_recurrent_args recurrent_args(const struct lane *l, int64_t n)
         .num_accepted_tokens = TENSOR(l->accepted, KDA_I32, n),
         .gate = kind->gate,
         .num_spec_tokens = kind->tokens - 1,
-        .beta_is_logit = kind->gate == KDA_GATE_SOFTPLUS,
+        .beta_is_logit = takes_logit(kind),
         .scale = SCALE,
         .lower_bound = kind->gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F,
         .flags = t > 1 ? KDA_FLAG_SPECULATIVE : 0,
@@ -236,12 +263,73 @@ static kda_packed_args packed_args(const struct lane *l, int64_t n)
                              .out = TENSOR(l->out, KDA_BF16, n, 1, 12, d)};
 }
 
+static kda_verify_args verify_args(const struct lane *l, int64_t n)
+{
+    const int64_t t = l->kind->tokens, d = ORACLE_D;
+    const kda_recurrent_args like = recurrent_args(l, n);
+    return (kda_verify_args){
+        .q = like.q,
+        .k = like.k,
+        .v = like.v,
+        .g = like.g,
+        .beta = like.beta,
+        .a_log = like.a_log,
+        .dt_bias = like.dt_bias,
+        .state = like.state,
+        .out = like.out,
+        .ssm_state_indices = TENSOR(l->indices, KDA_I32, n),
+        .correction_cache = TENSOR(l->correction, KDA_F32, l->slots, l->hv, t, d),
+        .kg_cache = TENSOR(l->kg, KDA_BF16, l->slots, l->hv, t, 2 * d),
+        .gate = like.gate,
+        .beta_is_logit = like.beta_is_logit,
+        .scale = like.scale,
+        .lower_bound = like.lower_bound,
+    };
+}
+
+static kda_commit_args commit_args(const struct lane *l, int64_t n)
+{
+    const kda_verify_args like = verify_args(l, n);
+    return (kda_commit_args){
+        .state = like.state,
+        .correction_cache = like.correction_cache,
+        .kg_cache = like.kg_cache,
+        .ssm_state_indices = like.ssm_state_indices,
+        .num_accepted_tokens = TENSOR(l->accepted, KDA_I32, n),
+        .a_log = like.a_log,
+        .dt_bias = like.dt_bias,
+        .gate = like.gate,
+        .heads = (int32_t)l->h,
+        .lower_bound = like.lower_bound,
+    };
+}
+
+// Verify, then commit: the second needs the first.
+static kda_status launch_window(const struct lane *lane, int64_t n, bool by_plan, kda_error *err)
+{
+    const kda_verify_args verify = verify_args(lane, n);
+    const kda_commit_args commit = commit_args(lane, n);
+    kda_plan plans[2];
+    atomic_fetch_add(&soak.launched, 1);
+    if (!by_plan) {
+        const kda_status status = kda_verify(soak.context, &verify, lane->stream, err);
+        return status ? status : kda_commit(soak.context, &commit, lane->stream, err);
+    }
+    kda_status status = kda_verify_plan(soak.context, &verify, NULL, NULL, &plans[0], err);
+    if (!status) status = kda_commit_plan(soak.context, &commit, NULL, NULL, &plans[1], err);
+    if (!status) status = kda_plan_launch(&plans[0], lane->stream, err);
+    return status ? status : kda_plan_launch(&plans[1], lane->stream, err);
+}
+
 static bool launch(const struct lane *lane, int64_t n, bool by_plan)
 {
     kda_error err;
     kda_plan plan;
     kda_status status;
-    if (lane->kind->op == KDA_OP_PACKED) {
+    if (lane->kind->op == KDA_OP_VERIFY) {
+        status = launch_window(lane, n, by_plan, &err);
+        by_plan = false;
+    } else if (lane->kind->op == KDA_OP_PACKED) {
         const kda_packed_args args = packed_args(lane, n);
         status = by_plan ? kda_packed_plan(soak.context, &args, NULL, NULL, &plan, &err)
                          : kda_packed(soak.context, &args, lane->stream, &err);
@@ -286,7 +374,7 @@ static struct oracle_call call_of(const struct lane *l, int64_t n)
         .dt_bias = l->dt_bias.host,
         .indices = l->indices.host,
         .accepted = l->kind->tokens > 1 ? l->accepted.host : NULL,
-        .beta_is_logit = packed || l->kind->gate == KDA_GATE_SOFTPLUS,
+        .beta_is_logit = takes_logit(l->kind),
         .scale = (double)SCALE,
         .lower_bound = l->kind->gate == KDA_GATE_LOWER_BOUND ? -5.0 : 0.0,
     };
@@ -304,7 +392,7 @@ static uint64_t rest_digest(const struct lane *lane, int64_t n)
 {
     const size_t slot = (size_t)lane->hv * ORACLE_HEAD * sizeof(uint16_t);
     const char *const pool = lane->state.host;
-    const size_t first = (size_t)(1 + n * lane->kind->tokens);
+    const size_t first = (size_t)(1 + n * slots_of(lane->kind));
     return digest(pool + first * slot, ((size_t)lane->slots - first) * slot,
                   digest(pool, slot, UINT64_C(0xcbf29ce484222325)));
 }
@@ -327,11 +415,13 @@ static void judge(struct lane *lane, int64_t n, struct oracle_rng *rng)
     get(&lane->state);
     const uint64_t rest = rest_digest(lane, n);
     const struct oracle_call call = call_of(lane, n);
-    const int64_t start = oracle_start(&call, row);
+    const bool window = lane->kind->op == KDA_OP_VERIFY;
+    const int64_t start = window ? oracle_window_slot(&call, row) : oracle_start(&call, row);
     double *const out = reserve((size_t)t * ORACLE_D, sizeof *out);
     double *const states = reserve((size_t)t * ORACLE_HEAD, sizeof *states);
     uint16_t *const pool = lane->state.host;
     const uint16_t *const got = lane->out.host;
+    const int32_t *const accepted = lane->accepted.host;
     uint16_t *const initial = pool + (start * lane->hv + head) * ORACLE_HEAD;
     for (int i = 0; i < ORACLE_HEAD; i++) initial[i] = oracle_bf16(oracle_normal(rng));
     machine_put(&soak.machine, lane->state.device + (CUdeviceptr)(initial - pool) * sizeof *initial,
@@ -345,9 +435,10 @@ static void judge(struct lane *lane, int64_t n, struct oracle_rng *rng)
         for (int64_t i = 0; i < t; i++) {
             oracle_add_many(&out_error, got + ((row * t + i) * lane->hv + head) * ORACLE_D,
                             out + i * ORACLE_D, ORACLE_D);
-            oracle_add_many(&state_error,
-                            pool + (oracle_slot(&call, row, (int32_t)i) * lane->hv + head) *
-                                       ORACLE_HEAD,
+            // A window leaves one state, that after its accepted tokens.
+            if (window && i + 1 != accepted[row]) continue;
+            const int64_t slot = window ? start : oracle_slot(&call, row, (int32_t)i);
+            oracle_add_many(&state_error, pool + (slot * lane->hv + head) * ORACLE_HEAD,
                             states + i * ORACLE_HEAD, ORACLE_HEAD);
         }
         char text[160];

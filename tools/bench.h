@@ -16,6 +16,9 @@ struct bench_kind {
     const char *name;
     kda_op op;
     kda_gate gate;
+    kda_dtype state;
+    kda_mode mode;  // of fused decode
+    bool caches;    // verify writes them, commit reads them
 };
 
 struct bench_shape {
@@ -43,7 +46,25 @@ const char *bench_label(const char *body);
 bool bench_routed(const kda_bundle *bundle, const struct bench_shape *shape, const char *body,
                   int cc, int sm_count);
 
-// Bytes that the state makes necessary: one read and T writes.
+// Bytes of a slot of the pool, and from where in it the state of the first head lies: of fused
+// decode a slot is a page that holds the convolution window first.
+enum {
+    BENCH_WINDOW_BYTES = 3 * 128 * 3 * 2,  // q, k and v of a head, three taps
+    BENCH_WEIGHT_BYTES = 3 * 4 * 128 * 4   // convolution weights of a head, read once
+};
+size_t bench_slot_bytes(const struct bench_shape *shape);
+size_t bench_state_offset(const struct bench_shape *shape);
+size_t bench_head_bytes(const struct bench_shape *shape);  // of the state
+// Of each cache and slot; caches lie behind the pool, corrections first.
+size_t bench_cache_bytes(const struct bench_shape *shape);
+// Slots that a row names, and how many of them it writes.
+int64_t bench_row_slots(const struct bench_shape *shape);
+int64_t bench_writes(const struct bench_shape *shape);
+// Bytes beside the state that a value head of a row reads and writes; 0 for recurrent and packed
+// decode, whose tables count the states alone.
+size_t bench_read_bytes(const struct bench_shape *shape);
+size_t bench_written_bytes(const struct bench_shape *shape);
+// Bytes that must be moved: the state's one read and its writes, and what there is beside it.
 double bench_bytes(const struct bench_shape *shape);
 
 // -------------------------------------------------------------------------------------------- rows

@@ -49,17 +49,33 @@ void bench_floor_close(const struct bench_floor *floor)
     MACHINE_CALL(floor->machine, cuModuleUnload, floor->module);
 }
 
-void bench_floor_launch(const struct bench_floor *floor, CUdeviceptr state,
-                        const struct bench_shape *shape, unsigned split, CUdeviceptr slots,
-                        CUstream stream)
+static struct kda_floor_part part(unsigned long long base, int64_t heads, size_t bytes)
 {
-    struct kda_floor_params params = {.state = state,
-                                      .slots = slots,
-                                      .slot_stride = shape->value_heads * 128 * 128 * 2,
-                                      .tokens = (int)shape->tokens,
-                                      .heads = (int)shape->value_heads};
+    const unsigned quads = (unsigned)(bytes / 16);
+    return (struct kda_floor_part){base, (unsigned)heads * quads, quads};
+}
+
+void bench_floor_launch(const struct bench_floor *floor, const struct bench_call *call,
+                        unsigned split, CUstream stream)
+{
+    const struct bench_shape *const shape = &call->shape;
+    const int64_t heads = shape->value_heads;
+    struct kda_floor_params params = {.state = call->state + bench_state_offset(shape),
+                                      .slots = call->indices,
+                                      .slot_stride = (long long)bench_slot_bytes(shape),
+                                      .row_slots = (int)bench_row_slots(shape),
+                                      .writes = (int)bench_writes(shape),
+                                      .heads = (int)heads,
+                                      .head_quads = (unsigned)bench_head_bytes(shape) / 16};
+    if (call->q) {
+        params.read = part(call->q, heads, bench_read_bytes(shape));
+        params.written = part(call->out, heads, bench_written_bytes(shape));
+    }
+    if (call->q && shape->kind->op == KDA_OP_FUSED) {
+        params.window = part(call->state, heads, BENCH_WINDOW_BYTES);
+        params.shared = part(call->weight, heads, BENCH_WEIGHT_BYTES);
+    }
     void *arguments[] = {&params};
-    MACHINE_CALL(floor->machine, cuLaunchKernel, floor->function,
-                 (unsigned)shape->value_heads * split, (unsigned)shape->rows, 1, KDA_FLOOR_THREADS,
-                 1, 1, 0, stream, arguments, NULL);
+    MACHINE_CALL(floor->machine, cuLaunchKernel, floor->function, (unsigned)heads * split,
+                 (unsigned)shape->rows, 1, KDA_FLOOR_THREADS, 1, 1, 0, stream, arguments, NULL);
 }

@@ -3,7 +3,7 @@
 #ifndef KDA_TOOLS_BENCH_FLOOR_H
 #define KDA_TOOLS_BENCH_FLOOR_H
 
-#include "tools/bench.h"
+#include "tools/bench_call.h"
 #include "tools/machine.h"
 
 struct bench_floor {
@@ -15,9 +15,9 @@ struct bench_floor {
 bool bench_floor_open(const struct machine *machine, struct bench_floor *out);  // false: no image
 void bench_floor_close(const struct bench_floor *floor);
 
-// Moves the states of one call: `slots` [N, T] of the pool at `state`, `split` CTAs per head.
-void bench_floor_launch(const struct bench_floor *floor, CUdeviceptr state,
-                        const struct bench_shape *shape, unsigned split, CUdeviceptr slots,
-                        CUstream stream);
+// Moves what a call must move, `split` CTAs per head; of a call without inputs that is the states
+// alone.
+void bench_floor_launch(const struct bench_floor *floor, const struct bench_call *call,
+                        unsigned split, CUstream stream);
 
 #endif

@@ -13,11 +13,15 @@
 static const char usage[] =
     "usage: kda-bench gpu [options]\n"
     "Times every body at every shape of the standard table on device 0, beside a kernel that only\n"
-    "moves the state: the floor. On the soft device --quick is implied and times say nothing.\n"
+    "moves the state, of fused decode, verify and commit all that it must: the floor. On the soft\n"
+    "device --quick is implied and times say nothing.\n"
     "what runs\n"
     "  --bundle FILE   images to use; default: the bundle linked in\n"
     "  --target NAME   images of this target only; default: as the device prefers\n"
-    "  --op KIND       precomputed, lower_bound, softplus, packed; recurrent: the first three\n"
+    "  --op KIND       precomputed, lower_bound, softplus, packed; recurrent: the first three;\n"
+    "                  fused, or one of its kinds, fused[_softplus][_repeated]_{bf16,f32};\n"
+    "                  verify without and verify_cached with caches, commit; lower bound, others\n"
+    "                  verify_precomputed, verify_softplus, commit_precomputed, commit_softplus\n"
     "  --tokens T      shapes with T tokens per row\n"
     "  --rows N        shapes with N rows\n"
     "  --shape KIND,T,N,H,HV  this shape instead of the standard ones; may be repeated\n"
@@ -33,7 +37,7 @@ static const char usage[] =
     "  --tsv FILE      the rows as a table that --against reads\n"
     "  --json FILE     the rows for programs\n"
     "  --plot FILE     time over floor as SVG\n"
-    "Columns: x is us / floor us; GB/s counts one read and T writes of each state; gain is the\n"
+    "Columns: x is us / floor us; GB/s counts what must be moved, see above; gain is the\n"
     "table's x over ours.\n"
     "Exit status: 0 done, 1 a routed body is over 2 % slower than the table or there is no usable\n"
     "device, 2 wrong usage or a file that cannot be read or written.\n";
@@ -72,9 +76,9 @@ struct gpu {
 // layers would: full of other slots.
 static void begin_flush(struct gpu *gpu, const struct bench_shape *shape)
 {
-    const size_t slot = (size_t)shape->value_heads * 128 * 128 * 2;
+    const size_t slot = bench_slot_bytes(shape);
     int64_t rows = (int64_t)((flushed + slot - 1) / slot);
-    if (rows > gpu->pool.num_slots) rows = gpu->pool.num_slots;
+    if (rows > gpu->pool.order_count) rows = gpu->pool.order_count;
     if (rows > KDA_ROWS_MAX) rows = KDA_ROWS_MAX;
     gpu->flush_rows = gpu->machine.soft ? 0 : rows;
     if (!gpu->flush_rows) return;
@@ -87,9 +91,11 @@ static void begin_flush(struct gpu *gpu, const struct bench_shape *shape)
 static void flush(const struct gpu *gpu, const struct bench_shape *shape)
 {
     if (!gpu->flush_rows) return;
-    const struct bench_shape all = {
-        .tokens = 1, .rows = gpu->flush_rows, .value_heads = shape->value_heads};
-    bench_floor_launch(&gpu->floor, gpu->pool.state, &all, 1, gpu->flush_slots, gpu->stream);
+    struct bench_call all = {
+        .shape = *shape, .state = gpu->pool.state, .indices = gpu->flush_slots};
+    all.shape.tokens = 1;
+    all.shape.rows = gpu->flush_rows;
+    bench_floor_launch(&gpu->floor, &all, 1, gpu->stream);
 }
 
 // Microseconds per call. `body` NULL: the floor, cut into `split` CTAs per head.
@@ -108,8 +114,7 @@ static double measure(struct gpu *gpu, const struct bench_shape *shape, const ch
     machine_capture(machine, gpu->stream);
     for (int i = 0; i < count; i++) {
         if (!body)
-            bench_floor_launch(&gpu->floor, gpu->pool.state, shape, split, gpu->calls[i].indices,
-                               gpu->stream);
+            bench_floor_launch(&gpu->floor, &gpu->calls[i], split, gpu->stream);
         else if (kda_plan_launch(&gpu->plans[i], gpu->stream, &err))
             bench_die(&err);
     }
@@ -240,7 +245,7 @@ static void close_gpu(struct gpu *gpu)
 static bool wanted(const struct options *options, const struct bench_shape *shape)
 {
     const bool op = !options->op || !strcmp(options->op, shape->kind->name) ||
-                    (!strcmp(options->op, "recurrent") && shape->kind->op == KDA_OP_RECURRENT);
+                    !strcmp(options->op, kda_op_name(shape->kind->op));
     return op && (!options->tokens || options->tokens == shape->tokens) &&
            (!options->rows || options->rows == shape->rows);
 }
@@ -275,7 +280,17 @@ static bool parse_number(const char *text, int64_t most, int64_t *out)
     return *text && !*end && *out >= 1 && *out <= most;
 }
 
-static bool known_op(const char *op) { return bench_kind_find(op) || !strcmp(op, "recurrent"); }
+static bool known_op(const char *op)
+{
+    static const char *const names[] = {
+#define NAME(id, number, text) text,
+        KDA_OPS(NAME)
+#undef NAME
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(op, names[i])) return true;
+    return bench_kind_find(op);
+}
 
 // -1: go on; else the exit status.
 static int read_options(int argc, char **argv, struct options *out)

@@ -43,9 +43,7 @@ static kda_status launch_plan(struct subject *subject)
 
 static kda_status call_whole(struct subject *subject)
 {
-    return subject->call.shape.kind->op == KDA_OP_PACKED
-               ? kda_packed(subject->context, &subject->args.packed, NULL, NULL)
-               : kda_recurrent(subject->context, &subject->args.recurrent, NULL, NULL);
+    return bench_launch(subject->context, subject->call.shape.kind->op, &subject->args, NULL, NULL);
 }
 
 static kda_status make_plan(struct subject *subject)
@@ -88,6 +86,9 @@ static void open_subject(const struct bench_shape *shape, struct subject *out)
         .indices = 10 * gap,
         .cu_seqlens = 11 * gap,
         .accepted = 12 * gap,
+        .weight = 13 * gap,
+        .correction = 14 * gap,
+        .kg = 15 * gap,
         .num_slots = 4096,
     };
     bench_args(call, &out->args);
@@ -164,9 +165,10 @@ int bench_host(int argc, char **argv)
         "one cold kernel 1 ms,\n         prepare of everything 20 ms, the driver's part "
         "included, which is nothing here\n");
     bench_loads(path);
-    static const char *const shapes[] = {"precomputed,1,8,16,32", "softplus,1,8,16,16",
-                                         "lower_bound,3,8,16,16", "precomputed,6,8,16,32",
-                                         "packed,1,8,12,12"};
+    static const char *const shapes[] = {
+        "precomputed,1,8,16,32", "softplus,1,8,16,16",      "lower_bound,3,8,16,16",
+        "precomputed,6,8,16,32", "packed,1,8,12,12",        "fused_bf16,1,8,12,12",
+        "verify,8,8,16,32",      "verify_cached,8,8,16,32", "commit,8,8,16,32"};
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         good &= time_shape(&subject, shapes[i], calls);

@@ -78,7 +78,8 @@ void bench_pool_open(const struct machine *machine, size_t size, size_t ring,
         widen(&decays, bytes_of(counts.g, 2));
         widen(&unit, bytes_of(counts.beta, 2));
         widen(&outs, bytes_of(counts.out, 2));
-        widen(&gates, bytes_of(counts.a_log, 4) + bytes_of(counts.dt_bias, 4));
+        widen(&gates,
+              bytes_of(counts.a_log, 4) + bytes_of(counts.dt_bias, 4) + bytes_of(counts.weight, 4));
     }
     const size_t available = machine_free_memory(machine) / 2;
     if (pool.state_size > available) pool.state_size = available;
@@ -113,18 +114,19 @@ void bench_pool_close(struct bench_pool *pool)
 
 bool bench_pool_begin(struct bench_pool *pool, const struct bench_shape *shape)
 {
-    const size_t slot = (size_t)shape->value_heads * 128 * 128 * 2;
-    const size_t fit = pool->state_size / slot;
+    const size_t fit = pool->state_size / (bench_slot_bytes(shape) + 2 * bench_cache_bytes(shape));
+    const int32_t first = shape->kind->op == KDA_OP_FUSED;  // slot 0 is reserved
     pool->num_slots = fit < INT32_MAX ? (int64_t)fit : INT32_MAX;
-    if (pool->num_slots < shape->rows * shape->tokens) return false;
+    pool->order_count = pool->num_slots - first;
+    if (pool->order_count < bench_counts(shape).indices) return false;
     free(pool->order);
     pool->order = bench_memory((size_t)pool->num_slots, sizeof *pool->order);
     pool->at = 0;
     uint64_t seed = 88172645463325252u;
-    for (int64_t i = 0; i < pool->num_slots; i++) {
+    for (int64_t i = 0; i < pool->order_count; i++) {
         const int64_t j = (int64_t)(random_bits(&seed) % (uint64_t)(i + 1));
         pool->order[i] = pool->order[j];
-        pool->order[j] = (int32_t)i;
+        pool->order[j] = (int32_t)i + first;
     }
     return true;
 }
@@ -133,7 +135,7 @@ void bench_pool_slots(struct bench_pool *pool, int64_t count, int32_t *out)
 {
     for (int64_t i = 0; i < count; i++) {
         out[i] = pool->order[pool->at];
-        pool->at = pool->at + 1 < pool->num_slots ? pool->at + 1 : 0;
+        pool->at = pool->at + 1 < pool->order_count ? pool->at + 1 : 0;
     }
 }
 
@@ -158,9 +160,12 @@ void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, 
     int32_t *ints = bench_memory(total, sizeof *ints);
     bench_pool_slots(pool, cu, ints);
     for (int64_t n = 0; n <= shape->rows; n++) ints[cu + n] = (int32_t)(n * shape->tokens);
-    for (int64_t n = 0; n < shape->rows; n++) ints[accepted + n] = 1;
+    for (int64_t n = 0; n < shape->rows; n++)
+        ints[accepted + n] = shape->kind->op == KDA_OP_COMMIT ? (int32_t)shape->tokens : 1;
     const CUdeviceptr base = put_ints(pool, ints, total);
     free(ints);
+    const CUdeviceptr caches = pool->state + (CUdeviceptr)pool->num_slots * bench_slot_bytes(shape),
+                      second = (CUdeviceptr)pool->num_slots * bench_cache_bytes(shape);
     for (int i = 0; i < count; i++) {
         out[i] = (struct bench_call){
             .shape = *shape,
@@ -169,9 +174,12 @@ void bench_pool_calls(struct bench_pool *pool, const struct bench_shape *shape, 
             .v = take(&pool->values, counts.v, 2),
             .g = take(&pool->decays, counts.g, 2),
             .beta = take(&pool->unit, counts.beta, 2),
+            .weight = take(&pool->gates, counts.weight, 4),
             .a_log = take(&pool->gates, counts.a_log, 4),
             .dt_bias = take(&pool->gates, counts.dt_bias, 4),
             .state = pool->state,
+            .correction = caches,
+            .kg = caches + second,
             .out = take(&pool->out, counts.out, 2),
             .indices = base + (CUdeviceptr)(counts.indices * i) * sizeof(int32_t),
             .cu_seqlens = base + (CUdeviceptr)cu * sizeof(int32_t),

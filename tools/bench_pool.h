@@ -17,10 +17,11 @@ struct bench_pool {
     CUdeviceptr state;
     size_t state_size;
     struct bench_ring values, decays, unit, out, gates;  // q k v; g; beta; out; A_log dt_bias
+                                                         // and the weights of fused decode
     CUdeviceptr ints;                                    // indices, cu_seqlens, accepted counts
     size_t ints_size;                                    // bytes
     int32_t *order;  // slots of the shape, in the order of the walk
-    int64_t num_slots, at;
+    int64_t num_slots, order_count, at;
 };
 
 // `size` bytes of states, less where the device is small; rings of `ring` bytes, or as large as one

@@ -9,8 +9,6 @@
 #include <string.h>
 
 #include "tools/demo.h"
-#include "tools/machine.h"
-#include "tools/oracle.h"
 
 static const char usage[] =
     "usage: kda-demo recurrent|packed [options]\n"
@@ -23,21 +21,12 @@ static const char usage[] =
     "accepted (1)\n"
     "Exit status: 0 all steps within the limits, 1 not or no usable device, 2 usage.\n";
 
-struct tensor {  // one buffer, the same bytes on host and device
-    void *host;
-    CUdeviceptr device;
-    size_t size;
-};
-
 struct demo {
-    struct machine machine;
-    kda_bundle *bundle;
-    kda_context *context;
+    struct demo_world world;
     kda_op op;
     kda_problem problem;
     int64_t steps, num_slots;
-    CUstream stream;
-    struct tensor q, k, v, g, beta, a_log, dt_bias, state, out, indices, accepted;
+    struct demo_tensor q, k, v, g, beta, a_log, dt_bias, state, out, indices, accepted;
     struct oracle_call call;
     double *truth;                               // [N, HV, 128, 128], never rounded
     double *step_states, *step_out;              // of one row and head
@@ -45,41 +34,6 @@ struct demo {
     struct oracle_error drift;                   // of all steps
     struct oracle_rng rng;
 };
-
-static void die(const kda_error *err)
-{
-    fprintf(stderr, "kda-demo: %s: %s\n", kda_status_name(err->status), err->text);
-    exit(1);
-}
-
-static void *zeroed(size_t size)
-{
-    void *memory = calloc(1, size ? size : 1);
-    if (!memory) {
-        fprintf(stderr, "kda-demo: out of memory\n");
-        exit(1);
-    }
-    return memory;
-}
-
-static struct tensor make(const struct demo *demo, int64_t elements, size_t width)
-{
-    struct tensor tensor = {.size = (size_t)elements * width};
-    tensor.host = zeroed(tensor.size);
-    tensor.device = machine_alloc(&demo->machine, tensor.size);
-    return tensor;
-}
-
-static void put(const struct demo *demo, const struct tensor *tensor)
-{
-    machine_put(&demo->machine, tensor->device, tensor->host, tensor->size);
-}
-
-static void drop(const struct demo *demo, struct tensor *tensor)
-{
-    free(tensor->host);
-    machine_free(&demo->machine, tensor->device);
-}
 
 // ------------------------------------------------------------------------------------------- input
 
@@ -91,17 +45,17 @@ static void open_tensors(struct demo *demo)
     int64_t wide = problem->value_heads * ORACLE_D;
     bool packed = demo->op == KDA_OP_PACKED;
     demo->num_slots = tok + 2;  // slot 0 and the last one belong to nobody and hold NaN
-    demo->q = make(demo, tok * (packed ? 3 * narrow : narrow), 2);
-    demo->k = make(demo, packed ? 0 : tok * narrow, 2);
-    demo->v = make(demo, packed ? 0 : tok * wide, 2);
-    demo->g = make(demo, tok * wide, 2);
-    demo->beta = make(demo, tok * problem->value_heads, 2);
-    demo->a_log = make(demo, problem->heads, 4);
-    demo->dt_bias = make(demo, narrow, 4);
-    demo->state = make(demo, demo->num_slots * problem->value_heads * ORACLE_HEAD, 2);
-    demo->out = make(demo, tok * wide, 2);
-    demo->indices = make(demo, tok, 4);
-    demo->accepted = make(demo, rows, 4);
+    demo->q = demo_make(&demo->world, tok * (packed ? 3 * narrow : narrow), 2);
+    demo->k = demo_make(&demo->world, packed ? 0 : tok * narrow, 2);
+    demo->v = demo_make(&demo->world, packed ? 0 : tok * wide, 2);
+    demo->g = demo_make(&demo->world, tok * wide, 2);
+    demo->beta = demo_make(&demo->world, tok * problem->value_heads, 2);
+    demo->a_log = demo_make(&demo->world, problem->heads, 4);
+    demo->dt_bias = demo_make(&demo->world, narrow, 4);
+    demo->state = demo_make(&demo->world, demo->num_slots * problem->value_heads * ORACLE_HEAD, 2);
+    demo->out = demo_make(&demo->world, tok * wide, 2);
+    demo->indices = demo_make(&demo->world, tok, 4);
+    demo->accepted = demo_make(&demo->world, rows, 4);
     uint16_t *q = demo->q.host;
     demo->call = (struct oracle_call){
         .gate = problem->gate,
@@ -131,12 +85,6 @@ static void open_tensors(struct demo *demo)
     };
 }
 
-static void write_normals(struct demo *demo, const uint16_t *to, int64_t count, double size)
-{
-    uint16_t *at = (uint16_t *)(uintptr_t)to;
-    for (int64_t i = 0; i < count; i++) at[i] = oracle_bf16(size * oracle_normal(&demo->rng));
-}
-
 // Every sequence starts from the zero state; the padding row has null slots, and NaN wherever it
 // could be read.
 static void start_sequences(struct demo *demo)
@@ -161,10 +109,10 @@ static void start_sequences(struct demo *demo)
         ((float *)demo->a_log.host)[h] = (float)(0.2 * oracle_normal(&demo->rng) - 2);
     for (int64_t i = 0; i < problem->heads * ORACLE_D; i++)
         ((float *)demo->dt_bias.host)[i] = (float)(0.25 * oracle_normal(&demo->rng));
-    put(demo, &demo->state);
-    put(demo, &demo->indices);
-    put(demo, &demo->a_log);
-    put(demo, &demo->dt_bias);
+    demo_put(&demo->world, &demo->state);
+    demo_put(&demo->world, &demo->indices);
+    demo_put(&demo->world, &demo->a_log);
+    demo_put(&demo->world, &demo->dt_bias);
 }
 
 static void next_tokens(struct demo *demo)
@@ -175,10 +123,10 @@ static void next_tokens(struct demo *demo)
             int64_t token = n * call->tokens + t;
             uint16_t *g = (uint16_t *)demo->g.host + token * call->g_stride;
             uint16_t *beta = (uint16_t *)demo->beta.host + token * call->beta_stride;
-            write_normals(demo, call->q + token * call->q_stride, call->heads * ORACLE_D, 0.5);
-            write_normals(demo, call->k + token * call->k_stride, call->heads * ORACLE_D, 0.5);
-            write_normals(demo, call->v + token * call->v_stride, call->value_heads * ORACLE_D,
-                          0.5);
+            demo_normals(&demo->rng, call->q + token * call->q_stride, call->heads * ORACLE_D, 0.5);
+            demo_normals(&demo->rng, call->k + token * call->k_stride, call->heads * ORACLE_D, 0.5);
+            demo_normals(&demo->rng, call->v + token * call->v_stride, call->value_heads * ORACLE_D,
+                         0.5);
             for (int64_t c = 0; c < call->value_heads * ORACLE_D; c++) {
                 double x = oracle_normal(&demo->rng);
                 g[c] = oracle_bf16(call->gate == KDA_GATE_PRECOMPUTED ? -oracle_softplus(-x - 2)
@@ -189,82 +137,60 @@ static void next_tokens(struct demo *demo)
                 beta[hv] = oracle_bf16(call->beta_is_logit ? x : oracle_sigmoid(x));
             }
         }
-    const struct tensor *inputs[] = {&demo->q, &demo->k,    &demo->v,
-                                     &demo->g, &demo->beta, &demo->accepted};
-    for (int i = 0; i < 6; i++) put(demo, inputs[i]);
+    const struct demo_tensor *inputs[] = {&demo->q, &demo->k,    &demo->v,
+                                          &demo->g, &demo->beta, &demo->accepted};
+    for (int i = 0; i < 6; i++) demo_put(&demo->world, inputs[i]);
 }
 
 // -------------------------------------------------------------------------------------------- call
-
-static kda_tensor view(const struct tensor *tensor, kda_dtype dtype, uint32_t rank, int64_t a,
-                       int64_t b, int64_t c, int64_t d)
-{
-    kda_tensor result = {.data = (void *)(uintptr_t)tensor->device,
-                         .dtype = dtype,
-                         .rank = rank,
-                         .extent = {a, b, c, d}};
-    int64_t stride = 1;
-    for (uint32_t i = rank; i-- > 0;) {
-        result.stride[i] = stride;
-        stride *= result.extent[i];
-    }
-    return result;
-}
 
 static kda_status plan(struct demo *demo, kda_plan *out, kda_error *err)
 {
     const kda_problem *problem = &demo->problem;
     int64_t rows = problem->rows, tokens = problem->tokens, h = problem->heads,
             hv = problem->value_heads;
-    kda_tensor state = view(&demo->state, KDA_BF16, 4, demo->num_slots, hv, ORACLE_D, ORACLE_D);
-    kda_tensor result = view(&demo->out, KDA_BF16, 4, rows, tokens, hv, ORACLE_D);
+    kda_tensor state =
+        demo_view(&demo->state, KDA_BF16, 4, demo->num_slots, hv, ORACLE_D, ORACLE_D);
+    kda_tensor result = demo_view(&demo->out, KDA_BF16, 4, rows, tokens, hv, ORACLE_D);
     bool gated = problem->gate != KDA_GATE_PRECOMPUTED;
-    kda_tensor a_log = view(&demo->a_log, KDA_F32, 1, h, 0, 0, 0);
-    kda_tensor dt_bias = view(&demo->dt_bias, KDA_F32, 1, h * ORACLE_D, 0, 0, 0);
+    kda_tensor a_log = demo_view(&demo->a_log, KDA_F32, 1, h, 0, 0, 0);
+    kda_tensor dt_bias = demo_view(&demo->dt_bias, KDA_F32, 1, h * ORACLE_D, 0, 0, 0);
     if (demo->op == KDA_OP_PACKED) {
         kda_packed_args args = {
-            .mixed_qkv = view(&demo->q, KDA_BF16, 2, rows, 3 * h * ORACLE_D, 0, 0),
-            .raw_gate = view(&demo->g, KDA_BF16, 2, rows, h * ORACLE_D, 0, 0),
-            .raw_beta = view(&demo->beta, KDA_BF16, 2, rows, h, 0, 0),
+            .mixed_qkv = demo_view(&demo->q, KDA_BF16, 2, rows, 3 * h * ORACLE_D, 0, 0),
+            .raw_gate = demo_view(&demo->g, KDA_BF16, 2, rows, h * ORACLE_D, 0, 0),
+            .raw_beta = demo_view(&demo->beta, KDA_BF16, 2, rows, h, 0, 0),
             .a_log = a_log,
             .dt_bias = dt_bias,
             .state = state,
-            .state_indices = view(&demo->indices, KDA_I32, 1, rows, 0, 0, 0),
+            .state_indices = demo_view(&demo->indices, KDA_I32, 1, rows, 0, 0, 0),
             .out = result,
         };
-        return kda_packed_plan(demo->context, &args, NULL, NULL, out, err);
+        return kda_packed_plan(demo->world.context, &args, NULL, NULL, out, err);
     }
     kda_recurrent_args args = {
-        .q = view(&demo->q, KDA_BF16, 4, rows, tokens, h, ORACLE_D),
-        .k = view(&demo->k, KDA_BF16, 4, rows, tokens, h, ORACLE_D),
-        .v = view(&demo->v, KDA_BF16, 4, rows, tokens, hv, ORACLE_D),
-        .g = view(&demo->g, KDA_BF16, 4, rows, tokens, hv, ORACLE_D),
-        .beta = view(&demo->beta, KDA_BF16, 3, rows, tokens, hv, 0),
+        .q = demo_view(&demo->q, KDA_BF16, 4, rows, tokens, h, ORACLE_D),
+        .k = demo_view(&demo->k, KDA_BF16, 4, rows, tokens, h, ORACLE_D),
+        .v = demo_view(&demo->v, KDA_BF16, 4, rows, tokens, hv, ORACLE_D),
+        .g = demo_view(&demo->g, KDA_BF16, 4, rows, tokens, hv, ORACLE_D),
+        .beta = demo_view(&demo->beta, KDA_BF16, 3, rows, tokens, hv, 0),
         .a_log = gated ? a_log : (kda_tensor){.data = NULL},
         .dt_bias = gated ? dt_bias : (kda_tensor){.data = NULL},
         .state = state,
         .out = result,
-        .ssm_state_indices = view(&demo->indices, KDA_I32, tokens > 1 ? 2 : 1, rows, tokens, 0, 0),
-        .num_accepted_tokens = view(&demo->accepted, KDA_I32, 1, rows, 0, 0, 0),
+        .ssm_state_indices =
+            demo_view(&demo->indices, KDA_I32, tokens > 1 ? 2 : 1, rows, tokens, 0, 0),
+        .num_accepted_tokens = demo_view(&demo->accepted, KDA_I32, 1, rows, 0, 0, 0),
         .gate = problem->gate,
         .num_spec_tokens = tokens > 1 ? (int32_t)tokens - 1 : 0,
         .scale = (float)demo->call.scale,
         .lower_bound = (float)demo->call.lower_bound,
         .flags = tokens > 1 ? KDA_FLAG_SPECULATIVE : 0,
     };
-    return kda_recurrent_plan(demo->context, &args, NULL, NULL, out, err);
+    return kda_recurrent_plan(demo->world.context, &args, NULL, NULL, out, err);
 }
 
 // ------------------------------------------------------------------------------------------- judge
-
-static void keep_worst(struct oracle_error *worst, const struct oracle_error *step)
-{
-    double element = fmax(worst->worst, step->worst);
-    int64_t nonfinite = worst->nonfinite + step->nonfinite;
-    if (!worst->count || !(oracle_norm(step) <= oracle_norm(worst))) *worst = *step;
-    worst->worst = element;
-    worst->nonfinite = nonfinite;
-}
 
 // Compares what the step left with the oracle, from `before`, the pool as it was. False: something
 // that must not change did, or a padding row is not zero.
@@ -301,27 +227,27 @@ static bool judge_step(struct demo *demo, const uint16_t *before, const int32_t 
                 oracle_add_many(&demo->drift, state, truth, ORACLE_HEAD);
             }
         }
-    keep_worst(&demo->out_error, &out_error);
-    keep_worst(&demo->state_error, &state_error);
+    demo_keep_worst(&demo->out_error, &out_error);
+    demo_keep_worst(&demo->state_error, &state_error);
     return good && oracle_within(&out_error) && oracle_within(&state_error);
 }
 
 static bool decode(struct demo *demo, const kda_plan *bound)
 {
-    const struct machine *machine = &demo->machine;
+    const struct machine *machine = &demo->world.machine;
     const struct oracle_call *call = &demo->call;
-    uint16_t *before = zeroed(demo->state.size);
-    int32_t *accepted = zeroed(demo->accepted.size);
+    uint16_t *before = demo_zeroed(demo->state.size);
+    int32_t *accepted = demo_zeroed(demo->accepted.size);
     kda_error err;
     bool good = true;
     for (int64_t step = 0; step < demo->steps; step++) {
         next_tokens(demo);
         machine_fill(machine, demo->out.device, ORACLE_POISON, demo->out.size / 2);
         memcpy(before, demo->state.host, demo->state.size);
-        if (kda_plan_launch(bound, demo->stream, &err)) die(&err);
-        machine_sync(machine, demo->stream);
-        machine_get(machine, demo->out.host, demo->out.device, demo->out.size);
-        machine_get(machine, demo->state.host, demo->state.device, demo->state.size);
+        if (kda_plan_launch(bound, demo->world.stream, &err)) demo_die(&err);
+        machine_sync(machine, demo->world.stream);
+        demo_get(&demo->world, &demo->out);
+        demo_get(&demo->world, &demo->state);
         for (int64_t n = 0; n < call->rows; n++)
             accepted[n] = 1 + (int32_t)(oracle_bits(&demo->rng) % (uint64_t)call->tokens);
         if (!judge_step(demo, before, accepted)) {
@@ -337,37 +263,11 @@ static bool decode(struct demo *demo, const kda_plan *bound)
 
 // -------------------------------------------------------------------------------------------- main
 
-static void open_all(struct demo *demo, const char *bundle)
+static void report_start(const struct demo *demo)
 {
-    kda_error err;
-    const char *reason = machine_open(&demo->machine, 0, 0);
-    if (reason) {
-        fprintf(stderr, "kda-demo: %s\n", reason);
-        exit(1);
-    }
-    kda_status status = bundle ? kda_bundle_open_file(bundle, &demo->bundle, &err)
-                               : kda_bundle_open_builtin(&demo->bundle, &err);
-    if (status || kda_context_create(demo->bundle, NULL, NULL, &demo->context, &err)) die(&err);
-    demo->stream = machine_stream(&demo->machine);
-}
-
-static void report_start(const struct demo *demo, const char *bundle)
-{
-    kda_device device = kda_context_device(demo->context);
-    kda_route_result route;
-    kda_error err;
-    uint8_t id[32];
-    if (kda_route(demo->bundle, &device, &demo->problem, &route, &err)) die(&err);
-    kda_bundle_id(demo->bundle, id);
-    printf("device  %s%s, CC %d.%d, %d SMs, CUDA %d.%d\n", demo->machine.name,
-           demo->machine.soft ? " (soft device: computed on the CPU)" : "", device.cc_major,
-           device.cc_minor, device.sm_count, device.cuda_version / 1000,
-           device.cuda_version % 1000 / 10);
-    printf("bundle  %s, id ", bundle ? bundle : "built in");
-    for (int i = 0; i < 32; i++) printf("%02x", id[i]);
-    printf("\nroute   %s for %s, split %u, grid %ux%u, %u threads\n", route.body, route.target,
-           route.split, route.grid[0], route.grid[1], route.block);
     const kda_problem *problem = &demo->problem;
+    demo_report_world(&demo->world);
+    demo_report_route(&demo->world, problem);
     printf("input   %lld steps, %lld rows (%d padding), %d tokens, H %lld, HV %lld\n",
            (long long)demo->steps, (long long)problem->rows, problem->rows > 1,
            (int)problem->tokens, (long long)problem->heads, (long long)problem->value_heads);
@@ -377,44 +277,25 @@ static void report_start(const struct demo *demo, const char *bundle)
 static void report_end(struct demo *demo, const kda_plan *bound)
 {
     kda_error err;
-    printf("N1      out %.3g, state %.3g in the worst step; limit %.3g, rounding alone %.3g\n",
-           oracle_norm(&demo->out_error), oracle_norm(&demo->state_error), ORACLE_NORM_LIMIT,
-           oracle_floor(&demo->state_error));
-    printf("N2      worst element at %.3g of its tolerance\n",
-           fmax(demo->out_error.worst, demo->state_error.worst));
+    demo_report_errors(&demo->out_error, "state", &demo->state_error);
     printf("drift   %.3g at most from a state that is never rounded, %.3g of the tolerance\n",
            demo->drift.max_abs, demo->drift.worst);
-    machine_capture(&demo->machine, demo->stream);
-    if (kda_plan_launch(bound, demo->stream, &err)) die(&err);
-    struct machine_graph graph = machine_captured(&demo->machine, demo->stream);
-    int replays = demo->machine.soft ? 2 : 1000;
-    machine_time(&demo->machine, &graph, demo->stream, replays);
-    printf("time    %.2f us per step, mean of %d graph replays%s\n",
-           machine_time(&demo->machine, &graph, demo->stream, replays), replays,
-           demo->machine.soft ? "; says nothing of a GPU" : "");
-    machine_graph_close(&demo->machine, &graph);
+    machine_capture(&demo->world.machine, demo->world.stream);
+    if (kda_plan_launch(bound, demo->world.stream, &err)) demo_die(&err);
+    demo_report_time(&demo->world, "step");
 }
 
 static void close_all(struct demo *demo)
 {
-    struct tensor *tensors[] = {&demo->q,    &demo->k,       &demo->v,       &demo->g,
-                                &demo->beta, &demo->a_log,   &demo->dt_bias, &demo->state,
-                                &demo->out,  &demo->indices, &demo->accepted};
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) drop(demo, tensors[i]);
+    struct demo_tensor *tensors[] = {&demo->q,    &demo->k,       &demo->v,       &demo->g,
+                                     &demo->beta, &demo->a_log,   &demo->dt_bias, &demo->state,
+                                     &demo->out,  &demo->indices, &demo->accepted};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        demo_drop(&demo->world, tensors[i]);
     free(demo->truth);
     free(demo->step_states);
     free(demo->step_out);
-    machine_stream_close(&demo->machine, demo->stream);
-    kda_context_close(&demo->context);
-    kda_bundle_close(&demo->bundle);
-    machine_close(&demo->machine);
-}
-
-static bool parse_count(const char *text, int64_t *out)
-{
-    char *end;
-    *out = strtoll(text, &end, 10);
-    return *text && !*end && *out >= 1 && *out <= 65535;
+    demo_close(&demo->world);
 }
 
 int demo_decode(kda_op op, int argc, char **argv)
@@ -422,31 +303,15 @@ int demo_decode(kda_op op, int argc, char **argv)
     struct demo demo = {.op = op, .steps = 64, .rng = {.state = 2024}};
     const char *bundle = NULL;
     int64_t rows = 0, heads = 0, tokens = 1;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        int64_t *count = !strcmp(argv[i], "--steps")    ? &demo.steps
-                         : !strcmp(argv[i], "--rows")   ? &rows
-                         : !strcmp(argv[i], "--heads")  ? &heads
-                         : !strcmp(argv[i], "--tokens") ? &tokens
-                                                        : NULL;
-        bool good = true;
-        if (!strcmp(argv[i], "--help")) {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (count)
-            good = parse_count(value, count) && ++i;
-        else if (!strcmp(argv[i], "--bundle") && *value)
-            bundle = argv[++i];
-        else
-            good = false;
-        if (!good) {
-            fputs(usage, stderr);
-            return 2;
-        }
-    }
-    open_all(&demo, bundle);
-    bool packed = demo.op == KDA_OP_PACKED, soft = demo.machine.soft;
+    const struct demo_option options[] = {{"--steps", &demo.steps},
+                                          {"--rows", &rows},
+                                          {"--heads", &heads},
+                                          {"--tokens", &tokens},
+                                          {NULL, NULL}};
+    const int done = demo_options(argc, argv, usage, options, &bundle);
+    if (done >= 0) return done;
+    demo_open(bundle, &demo.world);
+    bool packed = demo.op == KDA_OP_PACKED, soft = demo.world.machine.soft;
     if (!heads) heads = packed ? 12 : tokens == 3 ? 16 : soft ? 2 : 16;
     if (!rows) rows = tokens == 3 ? 4 : soft ? 4 : 32;
     demo.problem = (kda_problem){
@@ -457,16 +322,16 @@ int demo_decode(kda_op op, int argc, char **argv)
         .heads = heads,
         .value_heads = packed || tokens == 3 ? heads : 2 * heads,
     };
-    report_start(&demo, bundle);  // refuses what no image serves before anything is allocated
+    report_start(&demo);  // refuses what no image serves before anything is allocated
     open_tensors(&demo);
     demo.truth =
-        zeroed((size_t)(rows * demo.problem.value_heads) * ORACLE_HEAD * sizeof *demo.truth);
-    demo.step_states = zeroed((size_t)tokens * ORACLE_HEAD * sizeof *demo.step_states);
-    demo.step_out = zeroed((size_t)tokens * ORACLE_D * sizeof *demo.step_out);
+        demo_zeroed((size_t)(rows * demo.problem.value_heads) * ORACLE_HEAD * sizeof *demo.truth);
+    demo.step_states = demo_zeroed((size_t)tokens * ORACLE_HEAD * sizeof *demo.step_states);
+    demo.step_out = demo_zeroed((size_t)tokens * ORACLE_D * sizeof *demo.step_out);
     start_sequences(&demo);
     kda_plan bound;
     kda_error err;
-    if (plan(&demo, &bound, &err)) die(&err);
+    if (plan(&demo, &bound, &err)) demo_die(&err);
     bool good = decode(&demo, &bound);
     report_end(&demo, &bound);
     puts(good ? "ok" : "FAILED");

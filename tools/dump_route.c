@@ -22,15 +22,14 @@ static const char help[] =
     "  --cuda X.Y      CUDA version of its driver, 13.0 for example\n"
     "  --sms S         its SM count\n"
     "  --n N           rows (sequences)\n"
-    "  --tokens T      tokens per row; default 1\n"
+    "  --tokens T      tokens per row, of verify and commit the window; default 1\n"
     "  --gate GATE     precomputed, lower_bound or softplus; default precomputed, lower_bound for "
-    "T=3 and packed\n"
-    "  --h H           query/key heads; default 1, 12 for packed, 16 for T=3\n"
+    "T=3, packed and fused\n"
+    "  --h H           query/key heads; default 1, 12 for packed, 16 for T=3, 32 for fused\n"
     "  --hv HV         value heads; default H\n"
     "  --state TYPE    bf16 or f32; default bf16\n"
-    "  --mode MODE     positive_unique, unique_or_null or repeated_positive, where the operator "
-    "has "
-    "them\n"
+    "  --mode MODE     positive_unique, unique_or_null or repeated_positive; of fused only, "
+    "default positive_unique\n"
     "  --body NAME     force this body\n"
     "  --target NAME   force this target\n"
     "  --json          write the answer for programs\n"
@@ -173,11 +172,12 @@ static void set_defaults(struct query *query, uint32_t given)
 {
     kda_problem *problem = &query->problem;
     if (!(given & 1u << TOKENS)) problem->tokens = 1;
-    bool packed = problem->op == KDA_OP_PACKED,
+    bool packed = problem->op == KDA_OP_PACKED, fused = problem->op == KDA_OP_FUSED,
          three = problem->op == KDA_OP_RECURRENT && problem->tokens == 3;
     if (!query->given_gate)
-        problem->gate = packed || three ? KDA_GATE_LOWER_BOUND : KDA_GATE_PRECOMPUTED;
-    if (!(given & 1u << HEADS)) problem->heads = packed ? 12 : three ? 16 : 1;
+        problem->gate = packed || three || fused ? KDA_GATE_LOWER_BOUND : KDA_GATE_PRECOMPUTED;
+    if (!(given & 1u << HEADS)) problem->heads = packed ? 12 : three ? 16 : fused ? 32 : 1;
+    if (!(given & 1u << MODE) && fused) problem->mode = KDA_MODE_POSITIVE_UNIQUE;
     if (!(given & 1u << VALUE_HEADS)) problem->value_heads = problem->heads;
     query->device.overridden = KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA | KDA_OVERRIDDEN_SMS;
 }

@@ -163,6 +163,11 @@ void oracle_add(struct oracle_error *error, uint16_t got, double want)
     oracle_add_within(error, oracle_value(got), want, ORACLE_ABSOLUTE, ORACLE_RELATIVE);
 }
 
+void oracle_add_f32(struct oracle_error *error, float got, double want)
+{
+    oracle_add_within(error, (double)got, want, ORACLE_F32_ABSOLUTE, ORACLE_RELATIVE);
+}
+
 void oracle_add_many(struct oracle_error *error, const uint16_t *got, const double *want,
                      int64_t count)
 {

@@ -94,6 +94,9 @@ struct oracle_error {
     int64_t count, nonfinite;
 };
 void oracle_add(struct oracle_error *error, uint16_t got, double want);
+// An f32 keeps what a bf16 would round away: |a-b| <= this + relative*|b|.
+#define ORACLE_F32_ABSOLUTE 2e-3
+void oracle_add_f32(struct oracle_error *error, float got, double want);
 // With other bounds than those of N2.
 void oracle_add_within(struct oracle_error *error, double got, double want, double absolute,
                        double relative);

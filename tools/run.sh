@@ -17,11 +17,11 @@ build/kda-dump build/kda.bundle routes
 echo; echo '== decode'
 for bundle in build/kda.bundle build/kda-sm90a.bundle; do
     if build/kda-dump "$bundle" env; then
-        for op in recurrent packed; do build/kda-demo "$op" --bundle "$bundle"; done
+        for op in recurrent packed verify; do build/kda-demo "$op" --bundle "$bundle"; done
         exit 0
     fi
 done
 echo 'no supported GPU: decoding on the soft device'
-for op in recurrent packed; do
+for op in recurrent packed verify; do
     LD_LIBRARY_PATH=build/tests/soft${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} build/kda-demo "$op" --bundle build/kda.bundle
 done

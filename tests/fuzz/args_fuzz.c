@@ -19,8 +19,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef __int128 wide;
 
-enum { MOST = 12 };
-
 struct tensor {
     const char *name;
     const kda_tensor *tensor;
@@ -30,8 +28,13 @@ struct tensor {
 
 // The call that is being validated, for the launch double to judge.
 static struct {
-    const kda_recurrent_args *recurrent;
-    const kda_packed_args *packed;
+    kda_op op;
+    union {
+        kda_recurrent_args recurrent;
+        kda_packed_args packed;
+        kda_verify_args verify;
+        kda_commit_args commit;
+    } args;
     int launches;
 } now;
 
@@ -112,9 +115,9 @@ static void check_grid(const unsigned grid[2], unsigned block, int64_t value_hea
 static void judge_recurrent(const struct kda_recurrent_params *p,
                             const struct kda_format_body *body)
 {
-    const kda_recurrent_args *const a = now.recurrent;
+    const kda_recurrent_args *const a = &now.args.recurrent;
     const bool vector = body->gate != KDA_GATE_SOFTPLUS;
-    const struct tensor t[MOST] = {
+    const struct tensor t[] = {
         {"q", &a->q, 2, 8, false, true},
         {"k", &a->k, 2, 8, false, true},
         {"v", &a->v, 2, 2, false, true},
@@ -128,7 +131,7 @@ static void judge_recurrent(const struct kda_recurrent_params *p,
         {"indices", &a->ssm_state_indices, 4, 4, false, true},
         {"accepted", &a->num_accepted_tokens, 4, 4, false, true},
     };
-    check_tensors(t, MOST);
+    check_tensors(t, sizeof t / sizeof t[0]);
     const int64_t tokens = body->tokens_min, h = p->heads, hv = p->value_heads;
     require(p->rows >= 1 && h >= 1 && hv >= h && hv % h == 0, "%s heads %" PRId64, "", hv);
     require(p->tok == (wide)p->rows * tokens, "%s tok %" PRId64, "", p->tok);
@@ -171,7 +174,7 @@ static void judge_recurrent(const struct kda_recurrent_params *p,
 
 static void judge_packed(const struct kda_recurrent_params *p)
 {
-    const kda_packed_args *const a = now.packed;
+    const kda_packed_args *const a = &now.args.packed;
     const struct tensor t[] = {
         {"mixed_qkv", &a->mixed_qkv, 2, 2, false, true},
         {"raw_gate", &a->raw_gate, 2, 2, false, true},
@@ -198,6 +201,114 @@ static void judge_packed(const struct kda_recurrent_params *p)
     check_touched(&t[7], p->out, n, 1536, 1536);
 }
 
+// What a gate kind reads besides g: dt_bias may be omitted.
+static void judge_gate(const struct tensor t[2], unsigned long long a_log,
+                       unsigned long long dt_bias, float lower_bound, int64_t heads,
+                       const struct kda_format_body *body)
+{
+    require(isfinite(lower_bound) && (lower_bound < 0) == (body->gate == KDA_GATE_LOWER_BOUND),
+            "%s", "lower_bound", 0);
+    require(!a_log == (body->gate == KDA_GATE_PRECOMPUTED), "%s for this gate", "A_log", 0);
+    require(a_log || !dt_bias, "%s without A_log", "dt_bias", 0);
+    if (a_log) check_touched(&t[0], a_log, 1, 0, heads);
+    if (dt_bias) check_touched(&t[1], dt_bias, 1, 0, heads * 128);
+}
+
+// Slots, value heads and tokens of a cache, `run` elements each, wherever the strides put them.
+static void judge_cache(const struct tensor *t, unsigned long long at, int64_t slots, int64_t heads,
+                        int64_t tokens, const long long strides[3], int64_t run)
+{
+    const wide last = (wide)(slots - 1) * strides[0] + (wide)(heads - 1) * strides[1] +
+                      (wide)(tokens - 1) * strides[2] + run;
+    for (int i = 0; i < 3; i++)
+        require(strides[i] >= run && (t->width == 2 || strides[i] % 4 == 0),
+                "%s has a stride of %" PRId64, t->name, strides[i]);
+    require((wide)at >= begin_of(t) && (wide)at + last * t->width <= end_of(t),
+            "%s is left by the kernel", t->name, 0);
+}
+
+static void judge_verify(const struct kda_verify_params *p, const struct kda_format_body *body)
+{
+    const kda_verify_args *const a = &now.args.verify;
+    const struct tensor t[] = {
+        {"q", &a->q, 2, 2, false, true},
+        {"k", &a->k, 2, 2, false, true},
+        {"v", &a->v, 2, 2, false, true},
+        {"g", &a->g, 2, 2, false, true},
+        {"beta", &a->beta, 2, 2, false, true},
+        {"A_log", &a->a_log, 4, 4, false, true},
+        {"dt_bias", &a->dt_bias, 4, 4, false, true},
+        {"state", &a->state, 2, 16, true, true},  // not written, but alone all the same
+        {"out", &a->out, 2, 2, true, true},
+        {"cu_seqlens", &a->cu_seqlens, 4, 4, false, true},
+        {"indices", &a->ssm_state_indices, 4, 4, false, true},
+        {"correction_cache", &a->correction_cache, 4, 16, true, true},
+        {"kg_cache", &a->kg_cache, 2, 2, true, true},
+    };
+    check_tensors(t, sizeof t / sizeof t[0]);
+    const int64_t h = p->heads, hv = p->value_heads;
+    require(h >= 1 && hv >= h && hv % h == 0, "%s heads %" PRId64, "", hv);
+    require(p->tokens >= 1 && p->tokens <= 16 && (unsigned)p->tokens >= body->tokens_min &&
+                (unsigned)p->tokens <= body->tokens_max,
+            "%s T %" PRId64, "", p->tokens);
+    const wide most = (wide)p->rows * p->tokens;
+    require(p->tok >= 1 && (p->cu_seqlens ? p->tok <= most : p->tok == most), "%s tok %" PRId64, "",
+            p->tok);
+    check_touched(&t[0], p->q, p->tok, p->q_stride, h * 128);
+    check_touched(&t[1], p->k, p->tok, p->k_stride, h * 128);
+    check_touched(&t[2], p->v, p->tok, p->v_stride, hv * 128);
+    check_touched(&t[3], p->g, p->tok, p->g_stride, hv * 128);
+    check_touched(&t[4], p->beta, p->tok, p->beta_stride, hv);
+    check_touched(&t[8], p->out, p->tok, p->out_stride, hv * 128);
+    judge_gate(&t[5], p->a_log, p->dt_bias, p->lower_bound, h, body);
+    require(p->num_slots >= 1, "%s num_slots %" PRId64, "", p->num_slots);
+    check_touched(&t[7], p->state, p->num_slots, p->slot_stride, hv * 16384);
+    require(p->slot_stride % 8 == 0, "%s slot stride %" PRId64, "", p->slot_stride);
+    if (p->cu_seqlens) check_touched(&t[9], p->cu_seqlens, 1, 0, (int64_t)p->rows + 1);
+    if (p->indices)
+        check_touched(&t[10], p->indices, 1, 0, p->rows);
+    else
+        require(p->num_slots >= p->rows, "%s for default slots", "num_slots", p->num_slots);
+    require(!p->correction == !p->kg, "%s", "one cache only", 0);
+    if (p->correction) {
+        judge_cache(&t[11], p->correction, p->num_slots, hv, p->tokens, p->correction_strides, 128);
+        judge_cache(&t[12], p->kg, p->num_slots, hv, p->tokens, p->kg_strides, 256);
+    }
+    require(isfinite(p->scale) && (unsigned)p->beta_is_logit <= 1 && p->null_min >= 0 &&
+                !p->reserved,
+            "%s", "scalars", 0);
+}
+
+static void judge_commit(const struct kda_commit_params *p, const struct kda_format_body *body)
+{
+    const kda_commit_args *const a = &now.args.commit;
+    const struct tensor t[] = {
+        {"state", &a->state, 2, 16, true, true},
+        {"correction_cache", &a->correction_cache, 4, 16, false, true},
+        {"kg_cache", &a->kg_cache, 2, 2, false, true},
+        {"indices", &a->ssm_state_indices, 4, 4, false, true},
+        {"accepted", &a->num_accepted_tokens, 4, 4, false, true},
+        {"A_log", &a->a_log, 4, 4, false, true},
+        {"dt_bias", &a->dt_bias, 4, 4, false, true},
+    };
+    check_tensors(t, sizeof t / sizeof t[0]);
+    const int64_t h = p->heads, hv = p->value_heads;
+    require(h >= 1 && hv >= h && hv % h == 0, "%s heads %" PRId64, "", hv);
+    require(p->tokens >= 1, "%s T %" PRId64, "", p->tokens);
+    require(p->num_slots >= 1, "%s num_slots %" PRId64, "", p->num_slots);
+    check_touched(&t[0], p->state, p->num_slots, p->slot_stride, hv * 16384);
+    require(p->slot_stride % 8 == 0, "%s slot stride %" PRId64, "", p->slot_stride);
+    judge_cache(&t[1], p->correction, p->num_slots, hv, p->tokens, p->correction_strides, 128);
+    judge_cache(&t[2], p->kg, p->num_slots, hv, p->tokens, p->kg_strides, 256);
+    if (p->indices)
+        check_touched(&t[3], p->indices, 1, 0, p->rows);
+    else
+        require(p->num_slots >= p->rows, "%s for default slots", "num_slots", p->num_slots);
+    check_touched(&t[4], p->accepted, 1, 0, p->rows);
+    judge_gate(&t[5], p->a_log, p->dt_bias, p->lower_bound, h, body);
+    require(p->null_min >= 0 && !p->reserved, "%s", "scalars", 0);
+}
+
 // --------------------------------------------------------------------------------- the driver
 // double
 
@@ -207,19 +318,30 @@ static int launch(const unsigned grid[3], unsigned block, unsigned smem, CUfunct
     const uint32_t cubin = (uint32_t)(uintptr_t)function - 1;
     require(cubin < bundle->cubin_count, "%s function", "", cubin);
     const struct kda_format_body *const body = &bundle->bodies[bundle->cubins[cubin].body];
-    const struct kda_recurrent_params *const p = params[0];
     now.launches++;
     require(grid[2] == 1 && smem == body->smem, "%s smem %" PRId64, "", smem);
-    check_grid(grid, block, p->value_heads, p->rows, body);
     require(kda_target_runs_on(&bundle->targets[bundle->cubins[cubin].target], 100),
             "%s on another chip", "image", 0);
-    if (now.packed) {
-        require(body->op == KDA_OP_PACKED, "%s", "operator", body->op);
-        judge_packed(p);
+    require(body->op == (uint32_t)now.op, "%s", "operator", body->op);
+    if (now.op == KDA_OP_VERIFY) {
+        const struct kda_verify_params *const p = params[0];
+        check_grid(grid, block, p->value_heads, p->rows, body);
+        require(body->gate == (uint32_t)now.args.verify.gate, "%s", "gate", body->gate);
+        judge_verify(p, body);
+    } else if (now.op == KDA_OP_COMMIT) {
+        const struct kda_commit_params *const p = params[0];
+        check_grid(grid, block, p->value_heads, p->rows, body);
+        require(body->gate == (uint32_t)now.args.commit.gate, "%s", "gate", body->gate);
+        judge_commit(p, body);
     } else {
-        require(body->op == KDA_OP_RECURRENT && body->gate == (uint32_t)now.recurrent->gate, "%s",
-                "operator", body->op);
-        judge_recurrent(p, body);
+        const struct kda_recurrent_params *const p = params[0];
+        check_grid(grid, block, p->value_heads, p->rows, body);
+        if (now.op == KDA_OP_PACKED) {
+            judge_packed(p);
+        } else {
+            require(body->gate == (uint32_t)now.args.recurrent.gate, "%s", "gate", body->gate);
+            judge_recurrent(p, body);
+        }
     }
     return 0;
 }
@@ -364,6 +486,64 @@ static kda_packed_args valid_packed(struct input *in)
                              .state = TENSOR(5, KDA_BF16, n, 12, 128, 128),
                              .state_indices = TENSOR(6, KDA_I32, n),
                              .out = TENSOR(7, KDA_BF16, n, 1, 12, 128)};
+}
+
+// Windows with and without caches, packed and batched, and now and then without tokens.
+static kda_verify_args valid_verify(struct input *in)
+{
+    const uint64_t pick = take(in, 1), form = take(in, 1);
+    const kda_gate gate = (kda_gate)(pick % 3);
+    const bool cu = form & 128, caches = pick & 64, empty = pick >= 248;
+    const int64_t t = (int64_t)(pick / 3 % 16) + 1, n = (int64_t)(form % 4) + 1,
+                  h = (int64_t)(form / 4 % 4) + 1, hv = h * (int64_t)(form / 16 % 3 + 1),
+                  slots = n + 2, cached = form & 64 ? t : t + 3;
+    kda_verify_args a = {
+        .state = TENSOR(7, KDA_BF16, slots, hv, 128, 128), .gate = gate, .scale = 0.0883883461F};
+    kda_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.g, &a.beta, &a.out};
+    for (uint64_t i = 0; i < 6; i++) {
+        const int64_t heads = i < 2 ? h : hv, last = i == 4 ? 0 : 128;
+        *tensors[i] =
+            cu ? TENSOR(i, KDA_BF16, n * t, heads, last) : TENSOR(i, KDA_BF16, n, t, heads, last);
+        if (empty) tensors[i]->extent[0] = 0;
+    }
+    if (cu) a.cu_seqlens = TENSOR(8, KDA_I32, n + 1);
+    if (gate != KDA_GATE_PRECOMPUTED) {
+        a.a_log = TENSOR(9, KDA_F32, h);
+        if (form & 32) a.dt_bias = TENSOR(10, KDA_F32, h, 128);
+        a.lower_bound = gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F;
+    }
+    if (pick & 128) a.ssm_state_indices = TENSOR(11, KDA_I32, n);
+    if (empty && !cu && a.ssm_state_indices.data) a.ssm_state_indices.extent[0] = 0;
+    if (!cu || form & 64) {
+        a.flags = KDA_FLAG_SPECULATIVE;
+        a.num_spec_tokens = (int32_t)t - 1;
+    }
+    if (caches) {
+        a.correction_cache = TENSOR(12, KDA_F32, slots, hv, cached, 128);
+        a.kg_cache = TENSOR(13, KDA_BF16, slots, hv, cached, 256);
+    }
+    return a;
+}
+
+static kda_commit_args valid_commit(struct input *in)
+{
+    const uint64_t pick = take(in, 1), form = take(in, 1);
+    const kda_gate gate = (kda_gate)(pick % 3);
+    const int64_t t = (int64_t)(pick / 3 % 20) + 1, n = (int64_t)(form % 4) + 1,
+                  h = (int64_t)(form / 4 % 4) + 1, hv = h * (int64_t)(form / 16 % 3 + 1);
+    kda_commit_args a = {.state = TENSOR(0, KDA_BF16, n + 1, hv, 128, 128),
+                         .correction_cache = TENSOR(1, KDA_F32, n + 1, hv, t, 128),
+                         .kg_cache = TENSOR(2, KDA_BF16, n + 1, hv, t, 256),
+                         .num_accepted_tokens = TENSOR(3, KDA_I32, n),
+                         .gate = gate,
+                         .heads = (int32_t)h};
+    if (form & 64) a.ssm_state_indices = TENSOR(4, KDA_I32, n);
+    if (gate != KDA_GATE_PRECOMPUTED) {
+        a.a_log = TENSOR(5, KDA_F32, h);
+        if (form & 128) a.dt_bias = TENSOR(6, KDA_F32, h, 128);
+        a.lower_bound = gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F;
+    }
+    return a;
 }
 
 static int64_t number(struct input *in, int64_t old)
@@ -519,6 +699,144 @@ static void edit_packed(struct input *in, kda_packed_args *a)
     }
 }
 
+static void edit_verify(struct input *in, kda_verify_args *a)
+{
+    kda_tensor *const tensors[] = {&a->q,
+                                   &a->k,
+                                   &a->v,
+                                   &a->g,
+                                   &a->beta,
+                                   &a->a_log,
+                                   &a->out,
+                                   &a->correction_cache,
+                                   &a->dt_bias,
+                                   &a->state,
+                                   &a->ssm_state_indices,
+                                   &a->cu_seqlens,
+                                   &a->kg_cache,
+                                   &a->num_accepted_tokens};
+    const uint64_t what = take(in, 1) % 32;
+    if (what < 14) {
+        edit_tensor(in, tensors[what]);
+    } else if (what < 16) {  // both caches alike
+        const uint64_t dim = take(in, 1) % 3;
+        const int64_t stride = number(in, a->kg_cache.stride[dim]);
+        a->kg_cache.stride[dim] = a->correction_cache.stride[dim] = stride;
+    } else if (what < 18) {
+        const int64_t cached = number(in, a->kg_cache.extent[2]);
+        a->kg_cache.extent[2] = a->correction_cache.extent[2] = cached;
+    } else if (what < 21) {  // all leading extents alike
+        const int64_t extent = number(in, a->q.extent[0]);
+        for (int i = 0; i < 5; i++) tensors[i]->extent[0] = extent;
+        a->out.extent[0] = extent;
+    } else if (what < 23) {  // two tokens of a packed call overlap, or do not
+        tensors[what % 5]->stride[0] = number(in, a->q.stride[0]);
+        a->out.stride[0] = number(in, a->out.stride[0]);
+    } else if (what == 23) {
+        a->flags = (uint32_t)take(in, 1);
+    } else if (what < 26) {
+        a->num_spec_tokens = (int32_t)number(in, a->num_spec_tokens);
+    } else if (what == 26) {
+        a->gate = (kda_gate)(take(in, 1) % 5);
+    } else if (what == 27) {
+        a->beta_is_logit = (int32_t)number(in, a->beta_is_logit);
+    } else if (what == 28) {
+        a->scale = real(in);
+    } else if (what == 29) {
+        a->lower_bound = real(in);
+    } else if (what == 30) {
+        a->null_min = (int32_t)number(in, a->null_min);
+    } else {
+        a->reserved32 = (uint32_t)take(in, 1);
+        a->reserved[take(in, 1) % 4] = take(in, 1);
+    }
+}
+
+static void edit_commit(struct input *in, kda_commit_args *a)
+{
+    kda_tensor *const tensors[] = {&a->state,
+                                   &a->correction_cache,
+                                   &a->kg_cache,
+                                   &a->ssm_state_indices,
+                                   &a->num_accepted_tokens,
+                                   &a->a_log,
+                                   &a->dt_bias};
+    const uint64_t what = take(in, 1) % 16;
+    if (what < 7) {
+        edit_tensor(in, tensors[what]);
+    } else if (what == 7) {  // all slots alike
+        const int64_t slots = number(in, a->state.extent[0]);
+        for (int i = 0; i < 3; i++) tensors[i]->extent[0] = slots;
+    } else if (what == 8) {
+        const int64_t cached = number(in, a->kg_cache.extent[2]);
+        a->kg_cache.extent[2] = a->correction_cache.extent[2] = cached;
+    } else if (what == 9) {
+        const int64_t rows = number(in, a->num_accepted_tokens.extent[0]);
+        a->num_accepted_tokens.extent[0] = a->ssm_state_indices.extent[0] = rows;
+    } else if (what == 10) {
+        a->heads = (int32_t)number(in, a->heads);
+    } else if (what == 11) {
+        a->null_min = (int32_t)number(in, a->null_min);
+    } else if (what == 12) {
+        a->lower_bound = real(in);
+    } else if (what == 13) {
+        a->gate = (kda_gate)(take(in, 1) % 5);
+    } else if (what == 14) {
+        a->flags = (uint32_t)take(in, 1);
+    } else {
+        a->reserved32 = (uint32_t)take(in, 1);
+        a->reserved[take(in, 1) % 4] = take(in, 1);
+    }
+}
+
+static void make_call(struct input *in, uint64_t how)
+{
+    now.op = how & 1    ? KDA_OP_PACKED
+             : how & 32 ? how & 64 ? KDA_OP_VERIFY : KDA_OP_COMMIT
+                        : KDA_OP_RECURRENT;
+    if (now.op == KDA_OP_PACKED) {
+        now.args.packed = valid_packed(in);
+        for (int i = 0; i < 8 && in->size; i++) edit_packed(in, &now.args.packed);
+    } else if (now.op == KDA_OP_VERIFY) {
+        now.args.verify = valid_verify(in);
+        for (int i = 0; i < 12 && in->size; i++) edit_verify(in, &now.args.verify);
+    } else if (now.op == KDA_OP_COMMIT) {
+        now.args.commit = valid_commit(in);
+        for (int i = 0; i < 8 && in->size; i++) edit_commit(in, &now.args.commit);
+    } else {
+        now.args.recurrent = valid_recurrent(in);
+        for (int i = 0; i < 12 && in->size; i++) edit_recurrent(in, &now.args.recurrent);
+    }
+}
+
+static kda_status call(kda_error *err)
+{
+    switch (now.op) {
+    case KDA_OP_PACKED:
+        return kda_packed(context, &now.args.packed, NULL, err);
+    case KDA_OP_VERIFY:
+        return kda_verify(context, &now.args.verify, NULL, err);
+    case KDA_OP_COMMIT:
+        return kda_commit(context, &now.args.commit, NULL, err);
+    default:
+        return kda_recurrent(context, &now.args.recurrent, NULL, err);
+    }
+}
+
+static kda_status make_plan(const char *body, kda_plan *out, kda_error *err)
+{
+    switch (now.op) {
+    case KDA_OP_PACKED:
+        return kda_packed_plan(context, &now.args.packed, body, NULL, out, err);
+    case KDA_OP_VERIFY:
+        return kda_verify_plan(context, &now.args.verify, body, NULL, out, err);
+    case KDA_OP_COMMIT:
+        return kda_commit_plan(context, &now.args.commit, body, NULL, out, err);
+    default:
+        return kda_recurrent_plan(context, &now.args.recurrent, body, NULL, out, err);
+    }
+}
+
 static void check_outcome(kda_status status, const kda_error *err, int launches)
 {
     if (status == KDA_OK) {
@@ -534,39 +852,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!context) set_up();
     struct input in = {data, size};
-    const uint64_t how = take(&in, 1);
-    kda_recurrent_args recurrent = {0};
-    kda_packed_args packed = {0};
-    if (how & 1) {
-        packed = valid_packed(&in);
-        for (int i = 0; i < 8 && in.size; i++) edit_packed(&in, &packed);
-    } else {
-        recurrent = valid_recurrent(&in);
-        for (int i = 0; i < 12 && in.size; i++) edit_recurrent(&in, &recurrent);
-    }
-    now.packed = how & 1 ? &packed : NULL;
-    now.recurrent = how & 1 ? NULL : &recurrent;
+    const uint64_t how = take(&in, 1), which = take(&in, 1);
+    make_call(&in, how);
+    const int launches = now.op != KDA_OP_VERIFY || now.args.verify.q.extent[0] != 0;
     now.launches = 0;
     kda_error err = {0};
-    const kda_status status = how & 1 ? kda_packed(context, &packed, NULL, &err)
-                                      : kda_recurrent(context, &recurrent, NULL, &err);
-    check_outcome(status, &err, 1);
+    const kda_status status = call(&err);
+    check_outcome(status, &err, launches);
 
     // A plan is refused for the same reasons, but for the body that it may force.
-    static const char *const bodies[] = {
-        NULL,  NULL, "packed_t1_tile16", "d128_t2_precomputed_split1", "d128_t3_lower_bound_split4",
-        "none"};
-    const char *const body = bodies[how / 2 % 6];
+    const uint64_t pick = how / 2 % 16;
+    const char *const body = pick < 4 ? NULL
+                             : pick > 4
+                                 ? bundle->strings + bundle->bodies[which % bundle->body_count].name
+                                 : "none";
     kda_plan plan = {.opaque = {1}};
     now.launches = 0;
-    const kda_status planned =
-        how & 1 ? kda_packed_plan(context, &packed, body, NULL, &plan, &err)
-                : kda_recurrent_plan(context, &recurrent, body, NULL, &plan, &err);
+    const kda_status planned = make_plan(body, &plan, &err);
     check_outcome(planned, &err, 0);
     if (!body) require(planned == status, "%s: plan %" PRId64, "another status", planned);
     if (planned == KDA_OK) {
-        require(kda_plan_launch(&plan, NULL, &err) == KDA_OK && now.launches == 1, "%s: %" PRId64,
-                "launches of a plan", now.launches);
+        require(kda_plan_launch(&plan, NULL, &err) == KDA_OK && now.launches == launches,
+                "%s: %" PRId64, "launches of a plan", now.launches);
     } else {
         require(plan.opaque[0] == 1, "%s was written", "a refused plan", 0);
     }
