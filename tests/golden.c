@@ -66,7 +66,8 @@ static bool parse_scalar(struct golden *golden, char **at)
                    {"H", &golden->heads},
                    {"HV", &golden->value_heads},
                    {"num_slots", &golden->num_slots},
-                   {"beta_is_logit", &golden->beta_is_logit}};
+                   {"beta_is_logit", &golden->beta_is_logit},
+                   {"null_min", &golden->null_min}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(name, numbers[i].name)) return number(at, numbers[i].to);
     if (!strcmp(name, "scale")) return real(at, &golden->scale);
@@ -85,6 +86,7 @@ static bool parse_scalar(struct golden *golden, char **at)
     if (!strcmp(name, "op")) {
         golden->op = !strcmp(value, "recurrent")   ? KDA_OP_RECURRENT
                      : !strcmp(value, "packed_k3") ? KDA_OP_PACKED
+                     : !strcmp(value, "verify")    ? KDA_OP_VERIFY
                                                    : (kda_op)0;
         return golden->op != 0;
     }
@@ -182,6 +184,24 @@ static bool parse_state(struct golden *golden, const char *directory, char **at)
     return size == (size_t)golden->pair_count * ORACLE_HEAD * sizeof(double);
 }
 
+static bool parse_correction(struct golden *golden, const char *directory, char **at)
+{
+    size_t size;
+    golden->correction = read_expected(directory, at, &size);
+    if (!golden->correction) return false;
+    for (char *text = word(at); text; text = word(at)) {
+        if (golden->line_count == GOLDEN_LINES) return false;
+        int64_t *line = golden->lines[golden->line_count++];
+        for (int i = 0; i < 3; i++) {
+            char *end;
+            line[i] = strtoll(text, &end, 10);
+            if (*end != (i < 2 ? ':' : 0)) return false;
+            text = end + 1;
+        }
+    }
+    return size == (size_t)golden->line_count * ORACLE_D * sizeof(double);
+}
+
 static bool parse_written(struct golden *golden, char **at)
 {
     while (golden->written_count < GOLDEN_PAIRS &&
@@ -206,6 +226,7 @@ static bool parse_line(struct golden *golden, const char *directory, char *line)
     if (!strcmp(kind, "tensor")) return parse_tensor(golden, directory, &at);
     if (!strcmp(kind, "out")) return parse_out(golden, directory, &at);
     if (!strcmp(kind, "state")) return parse_state(golden, directory, &at);
+    if (!strcmp(kind, "correction")) return parse_correction(golden, directory, &at);
     if (!strcmp(kind, "written")) return parse_written(golden, &at);
     if (!strcmp(kind, "limits")) return parse_limits(&at);
     return false;
@@ -230,7 +251,8 @@ bool golden_open(const char *directory, struct golden *out)
         }
     }
     free(text);
-    if (good && (!golden.op || !golden.out || !golden.state || !golden.written_count))
+    if (good && (!golden.op || !golden.out || !golden.state || !golden.written_count ||
+                 (golden.op == KDA_OP_VERIFY && !golden.line_count)))
         good = refuse(&golden, "case.txt", "is not complete");
     if (!good) {
         golden_close(&golden);
@@ -245,6 +267,7 @@ void golden_close(struct golden *golden)
     for (int i = 0; i < golden->file_count; i++) free(golden->files[i].data);
     free(golden->out);
     free(golden->state);
+    free(golden->correction);
     *golden = (struct golden){.op = 0};
 }
 
@@ -298,5 +321,6 @@ struct oracle_call golden_call(const struct golden *golden)
         .beta_is_logit = golden->beta_is_logit != 0,
         .scale = golden->scale,
         .lower_bound = golden->lower_bound,
+        .null_min = golden->null_min,
     };
 }

@@ -4,7 +4,8 @@
 //   scalar NAME VALUE                                       tensor NAME FILE DTYPE OFFSET RANK
 //   EXTENTS.. STRIDES.. out FILE CLASS.. (one per token)                        state FILE
 //   SLOT:HEAD.. written SLOT..                                          limits NORM ABSOLUTE
-//   RELATIVE
+//   RELATIVE                               correction FILE SLOT:HEAD:TOKEN..
+// A verify case is a verify and then the commit of its accepted tokens: `state` is what that left.
 // Expected values are f64. What a correct kernel must not read holds ORACLE_POISON.
 #ifndef KDA_TESTS_GOLDEN_H
 #define KDA_TESTS_GOLDEN_H
@@ -14,7 +15,7 @@
 
 #include "tools/oracle.h"
 
-enum { GOLDEN_TENSORS = 16, GOLDEN_TOKENS = 64, GOLDEN_PAIRS = 64 };
+enum { GOLDEN_TENSORS = 16, GOLDEN_TOKENS = 64, GOLDEN_PAIRS = 64, GOLDEN_LINES = 64 };
 
 struct golden_file {  // several tensors may be views of one file
     char name[32];
@@ -37,7 +38,7 @@ struct golden {
     char name[64];
     kda_op op;
     kda_gate gate;
-    int64_t tokens, rows, tok, heads, value_heads, num_slots, beta_is_logit;
+    int64_t tokens, rows, tok, heads, value_heads, num_slots, beta_is_logit, null_min;
     double scale, lower_bound;
     int file_count, tensor_count, pair_count, written_count;
     struct golden_file files[GOLDEN_TENSORS];
@@ -47,6 +48,9 @@ struct golden {
     double *state;                   // [pairs, 128, 128]
     int64_t pairs[GOLDEN_PAIRS][2];  // slot, head
     int64_t written[GOLDEN_PAIRS];
+    double *correction;  // [lines, 128]
+    int line_count;
+    int64_t lines[GOLDEN_LINES][3];  // slot, head, token
 };
 
 // False, with the reason on stderr, if the case cannot be read or is of another form.

@@ -10,6 +10,7 @@
 
 #include "tests/golden.h"
 #include "tests/suite.h"
+#include "tools/oracle_verify.h"
 
 static kda_tensor tensor(const struct golden *golden, const CUdeviceptr *files, const char *name)
 {
@@ -85,6 +86,103 @@ static kda_status call(const struct golden *golden, const CUdeviceptr *files, CU
     return kda_recurrent(suite.context, &args, NULL, err);
 }
 
+// [H*128] in the cases.
+static kda_tensor bias(const struct golden *golden, const CUdeviceptr *files)
+{
+    kda_tensor view = tensor(golden, files, "dt_bias");
+    if (!view.data) return view;
+    view.rank = 2;
+    view.extent[0] = golden->heads;
+    view.extent[1] = ORACLE_D;
+    view.stride[0] = ORACLE_D;
+    view.stride[1] = 1;
+    return view;
+}
+
+// Into caches of the case's tokens, which it fills with poison, and from these into the pool.
+static kda_status verify_and_commit(const struct golden *golden, const CUdeviceptr *files,
+                                    CUdeviceptr out, const CUdeviceptr *caches, kda_error *err)
+{
+    const int64_t heads = golden->value_heads, tokens = golden->tokens;
+    const bool packed = golden_find(golden, "cu_seqlens") != NULL;
+    kda_tensor views[] = {tensor(golden, files, "q"),    tensor(golden, files, "k"),
+                          tensor(golden, files, "v"),    tensor(golden, files, "g"),
+                          tensor(golden, files, "beta"), output(golden, out)};
+    for (int i = 0; i < 6 && !packed; i++) {  // [tok, ..] is [N, T, ..]
+        const kda_tensor flat = views[i];
+        for (uint32_t j = flat.rank; j > 1; j--) {
+            views[i].extent[j] = flat.extent[j - 1];
+            views[i].stride[j] = flat.stride[j - 1];
+        }
+        views[i].rank++;
+        views[i].extent[0] = golden->rows;
+        views[i].extent[1] = tokens;
+        views[i].stride[1] = flat.stride[0];
+        views[i].stride[0] = tokens * flat.stride[0];
+    }
+    kda_tensor cache[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t width = (i + 1) * ORACLE_D;
+        cache[i] = (kda_tensor){.data = (void *)(uintptr_t)caches[i],
+                                .dtype = i ? KDA_BF16 : KDA_F32,
+                                .rank = 4,
+                                .extent = {golden->num_slots, heads, tokens, width},
+                                .stride = {heads * tokens * width, tokens * width, width, 1}};
+    }
+    const kda_verify_args verify = {
+        .q = views[0],
+        .k = views[1],
+        .v = views[2],
+        .g = views[3],
+        .beta = views[4],
+        .out = views[5],
+        .a_log = tensor(golden, files, "A_log"),
+        .dt_bias = bias(golden, files),
+        .state = tensor(golden, files, "state"),
+        .ssm_state_indices = tensor(golden, files, "ssm_state_indices"),
+        .cu_seqlens = tensor(golden, files, "cu_seqlens"),
+        .correction_cache = cache[0],
+        .kg_cache = cache[1],
+        .gate = golden->gate,
+        .null_min = (int32_t)golden->null_min,
+        .beta_is_logit = (int32_t)golden->beta_is_logit,
+        .scale = (float)golden->scale,
+        .lower_bound = (float)golden->lower_bound,
+    };
+    const kda_commit_args commit = {
+        .state = verify.state,
+        .correction_cache = cache[0],
+        .kg_cache = cache[1],
+        .ssm_state_indices = verify.ssm_state_indices,
+        .num_accepted_tokens = tensor(golden, files, "num_accepted_tokens"),
+        .a_log = verify.a_log,
+        .dt_bias = verify.dt_bias,
+        .gate = golden->gate,
+        .heads = (int32_t)golden->heads,
+        .null_min = verify.null_min,
+        .lower_bound = verify.lower_bound,
+    };
+    const kda_status status = kda_verify(suite.context, &verify, NULL, err);
+    return status == KDA_OK ? kda_commit(suite.context, &commit, NULL, err) : status;
+}
+
+static void judge_corrections(const struct golden *golden, const float *cache)
+{
+    struct oracle_error error = {.count = 0};
+    for (int i = 0; i < golden->line_count; i++) {
+        const int64_t *line = golden->lines[i];
+        const float *got =
+            cache +
+            ((line[0] * golden->value_heads + line[1]) * golden->tokens + line[2]) * ORACLE_D;
+        for (int c = 0; c < ORACLE_D; c++)
+            oracle_add_within(&error, (double)got[c], golden->correction[i * ORACLE_D + c],
+                              ORACLE_CORRECTION_ABSOLUTE, ORACLE_CORRECTION_RELATIVE);
+    }
+    if (!oracle_within(&error))
+        fail_msg("%s: corrections: norm %.3g, worst %.3g", golden->name, oracle_norm(&error),
+                 error.worst);
+}
+
 static void judge_out(const struct golden *golden, const uint16_t *out)
 {
     struct oracle_error error = {.count = 0};
@@ -136,9 +234,25 @@ static void run_case(const struct golden *golden)
     size_t elements = (size_t)(golden->tok * golden->value_heads) * ORACLE_D;
     CUdeviceptr out = machine_alloc(machine, elements * 2);
     machine_fill(machine, out, ORACLE_POISON, elements);
+    const size_t lines = (size_t)(golden->num_slots * golden->value_heads * golden->tokens);
+    CUdeviceptr caches[2] = {0, 0};
+    for (int i = 0; i < 2 && golden->op == KDA_OP_VERIFY; i++) {
+        caches[i] = machine_alloc(machine, lines * ORACLE_D * 4);
+        machine_fill(machine, caches[i], ORACLE_POISON, lines * ORACLE_D * 2);
+    }
     kda_error err;
-    if (call(golden, files, out, &err)) fail_msg("%s: %s", golden->name, err.text);
+    if (caches[0] ? verify_and_commit(golden, files, out, caches, &err)
+                  : call(golden, files, out, &err))
+        fail_msg("%s: %s", golden->name, err.text);
     machine_sync(machine, NULL);
+    if (caches[0]) {
+        float *corrections = malloc(lines * ORACLE_D * 4);
+        assert_non_null(corrections);
+        machine_get(machine, corrections, caches[0], lines * ORACLE_D * 4);
+        judge_corrections(golden, corrections);
+        free(corrections);
+        for (int i = 0; i < 2; i++) machine_free(machine, caches[i]);
+    }
 
     int state = golden_find(golden, "state")->file;
     uint16_t *out_after = malloc(elements * 2), *pool_after = malloc(golden->files[state].size);

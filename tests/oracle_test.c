@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "tests/golden.h"
+#include "tools/oracle_verify.h"
 
 static const char *folder;
 
@@ -64,6 +65,79 @@ static void check_case(const struct golden *golden)
     assert_int_equal(untouched, absent);
 }
 
+static double worst_of(const double *a, const double *b, int64_t count)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < count; i++) worst = fmax(worst, fabs(a[i] - b[i]));
+    return worst;
+}
+
+// Of a verify case: outputs, corrections and, by plain decoding of the accepted tokens and by the
+// commit of the rounded corrections, the state.
+static void check_verify(const struct golden *golden)
+{
+    static double out[16 * ORACLE_D], corrections[16 * ORACLE_D], state[ORACLE_HEAD];
+    const struct oracle_call call = golden_call(golden);
+    const struct golden_tensor *pool = golden_find(golden, "state");
+    const uint16_t *pool_data = golden_data(golden, pool);
+    int outputs = 0, lines = 0, pairs = 0;
+    double worst = 0, committed = 0;
+    for (int64_t n = 0; n < call.rows; n++)
+        for (int64_t hv = 0; hv < call.value_heads; hv++) {
+            const int64_t slot = oracle_window_slot(&call, n);
+            for (int32_t t = 0; t < call.tokens; t++) {
+                const int64_t token = oracle_token(&call, n, t);
+                if (token < 0) break;
+                assert_int_equal(golden->classes[token], slot < 0 ? GOLDEN_ZERO : GOLDEN_VALUE);
+            }
+            if (slot < 0) continue;
+            const uint16_t *initial = pool_data + slot * pool->stride[0] + hv * ORACLE_HEAD;
+            oracle_window(&call, n, hv, initial, out, corrections);
+            for (int32_t t = 0; t < call.tokens && oracle_token(&call, n, t) >= 0; t++, outputs++)
+                worst =
+                    fmax(worst, worst_of(out + t * ORACLE_D,
+                                         golden->out +
+                                             (oracle_token(&call, n, t) * call.value_heads + hv) *
+                                                 ORACLE_D,
+                                         ORACLE_D));
+            for (int i = 0; i < golden->line_count; i++) {
+                const int64_t *line = golden->lines[i];
+                if (line[0] != slot || line[1] != hv) continue;
+                worst = fmax(worst, worst_of(corrections + line[2] * ORACLE_D,
+                                             golden->correction + (int64_t)i * ORACLE_D, ORACLE_D));
+                lines++;
+            }
+            for (int i = 0; i < golden->pair_count; i++) {
+                if (golden->pairs[i][0] != slot || golden->pairs[i][1] != hv) continue;
+                const double *want = golden->state + (int64_t)i * ORACLE_HEAD;
+                for (int j = 0; j < ORACLE_HEAD; j++) state[j] = oracle_value(initial[j]);
+                for (int32_t t = 0; t < call.accepted[n]; t++)
+                    oracle_step(&call, oracle_token(&call, n, t), hv, state, out);
+                worst = fmax(worst, worst_of(state, want, ORACLE_HEAD));
+                static float w[16 * ORACLE_D];
+                static uint16_t kg[16 * 2 * ORACLE_D];
+                const int64_t h = hv / (call.value_heads / call.heads);
+                for (int32_t t = 0; t < call.accepted[n]; t++)
+                    for (int c = 0; c < ORACLE_D; c++) {
+                        const int64_t token = oracle_token(&call, n, t);
+                        w[t * ORACLE_D + c] = (float)corrections[t * ORACLE_D + c];
+                        kg[2 * t * ORACLE_D + c] = call.k[token * call.k_stride + h * ORACLE_D + c];
+                        kg[(2 * t + 1) * ORACLE_D + c] =
+                            call.g[token * call.g_stride + hv * ORACLE_D + c];
+                    }
+                for (int j = 0; j < ORACLE_HEAD; j++) state[j] = oracle_value(initial[j]);
+                oracle_commit(&call, hv, call.accepted[n], w, ORACLE_D, kg, 2 * ORACLE_D, state);
+                committed = fmax(committed, worst_of(state, want, ORACLE_HEAD));
+                pairs++;
+            }
+        }
+    assert_true(outputs > 0);
+    assert_int_equal(lines, golden->line_count);
+    assert_int_equal(pairs, golden->pair_count);
+    if (!(worst < 1e-12 && committed < 1e-6))
+        fail_msg("%s differs by %g, its commit by %g", golden->name, worst, committed);
+}
+
 static void reproduces_every_golden_case(void **state)
 {
     (void)state;
@@ -76,12 +150,15 @@ static void reproduces_every_golden_case(void **state)
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         struct golden golden;
         assert_true(golden_open(path, &golden));
-        check_case(&golden);
+        if (golden.op == KDA_OP_VERIFY)
+            check_verify(&golden);
+        else
+            check_case(&golden);
         golden_close(&golden);
         cases++;
     }
     closedir(dir);
-    assert_true(cases >= 8);
+    assert_true(cases >= 11);
 }
 
 static void rounds_to_bf16(void **state)
