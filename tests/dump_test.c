@@ -143,7 +143,7 @@ static void route(void **state)
            0,
            "{\n  \"body\": \"d128_t4_precomputed_split1\",\n  \"target\": \"sm_100f\",\n  "
            "\"split\": 1,\n  \"grid\": [\n"
-           "    32,\n    8,\n    1\n  ],\n  \"block\": 256,\n");
+           "    32,\n    8,\n    1\n  ],\n  \"block\": 512,\n");
     assert_non_null(
         strstr(output,
                "  \"toolkit\": \"12.9.86\",\n  \"min_cuda\": 12090,\n  \"facts\": {\n"
