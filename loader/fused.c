@@ -33,30 +33,24 @@ enum {
 };
 _Static_assert(OPERANDS <= KDA_MAX_OPERANDS, "operands");
 
+// clang-format off
 #define AT(field) offsetof(kda_fused_args, field)
 #define OPERANDS_WITH(state_type, state_alignment)                                                 \
     {                                                                                              \
-        [X] = {"x", AT(x), KDA_BF16, 2, false, false}, [WEIGHT] = {"weight", AT(weight), KDA_F32,  \
-                                                                   4,        false,      false},   \
+        [X] = {"x", AT(x), KDA_BF16, 2, false, false},                                             \
+        [WEIGHT] = {"weight", AT(weight), KDA_F32, 4, false, false},                               \
         [CONV_STATE] = {"conv_state", AT(conv_state), KDA_BF16, 8, false, true},                   \
-        [GATE] = {"raw_gate", AT(raw_gate), KDA_BF16, 2, false, false}, [BETA] = {"raw_beta",      \
-                                                                                  AT(raw_beta),    \
-                                                                                  KDA_BF16,        \
-                                                                                  2,               \
-                                                                                  false,           \
-                                                                                  false},          \
-        [A_LOG] = {"A_log", AT(a_log), KDA_F32, 4, false, false}, [DT_BIAS] = {"dt_bias",          \
-                                                                               AT(dt_bias),        \
-                                                                               KDA_F32,            \
-                                                                               4,                  \
-                                                                               false,              \
-                                                                               false},             \
+        [GATE] = {"raw_gate", AT(raw_gate), KDA_BF16, 2, false, false},                            \
+        [BETA] = {"raw_beta", AT(raw_beta), KDA_BF16, 2, false, false},                            \
+        [A_LOG] = {"A_log", AT(a_log), KDA_F32, 4, false, false},                                  \
+        [DT_BIAS] = {"dt_bias", AT(dt_bias), KDA_F32, 4, false, false},                            \
         [INDICES] = {"state_indices", AT(state_indices), KDA_I32, 4, false, false},                \
         [STATE] = {"state", AT(state), state_type, state_alignment, false, true},                  \
         [OUTPUT_GATE] = {"output_gate", AT(output_gate), KDA_BF16, 2, false, false},               \
         [NORM_WEIGHT] = {"norm_weight", AT(norm_weight), KDA_F32, 4, false, false},                \
         [OUT] = {"output", AT(out), KDA_BF16, 8, false, true},                                     \
     }
+// clang-format on
 static const struct kda_operand operands_bf16[OPERANDS] = OPERANDS_WITH(KDA_BF16, 16);
 static const struct kda_operand operands_f32[OPERANDS] = OPERANDS_WITH(KDA_F32, 32);
 #undef OPERANDS_WITH
