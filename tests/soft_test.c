@@ -322,6 +322,9 @@ static void primary_reset(void **state)
     int active;
     OK(cuDevicePrimaryCtxRelease_v2(0));
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    assert_int_equal(active, 1);  // it was retained before the reset too
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
     assert_int_equal(active, 0);
     CHECK(201, cuDevicePrimaryCtxRelease_v2(0));
     assert_int_equal(soft_count().caller_errors, 0);

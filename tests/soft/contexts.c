@@ -91,7 +91,6 @@ static void kill(struct soft_context *context)
     }
     soft_memory_release(context);
     context->object.alive = false;
-    context->retained = 0;
     soft_totals.live_contexts--;
 }
 
@@ -128,14 +127,17 @@ static int find_primary(CUdevice device, struct soft_context **out)
     return KDA_CU_SUCCESS;
 }
 
+// Also of one that was reset: that takes no reference away.
 int cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     int result = soft_enter();
     if (result != KDA_CU_SUCCESS) return result;
-    struct soft_context *context;
-    result = find_primary(device, &context);
-    if (result == KDA_CU_SUCCESS && --context->retained == 0) kill(context);
-    return soft_leave(result);
+    if (device < 0 || device >= soft_settings.device_count)
+        return soft_leave(KDA_CU_INVALID_DEVICE);
+    struct soft_context *context = primaries[device];
+    if (context == NULL || context->retained == 0) return soft_leave(KDA_CU_INVALID_CONTEXT);
+    if (--context->retained == 0 && context->object.alive) kill(context);
+    return soft_leave(KDA_CU_SUCCESS);
 }
 
 int cuDevicePrimaryCtxReset_v2(CUdevice device)
