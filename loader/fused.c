@@ -195,6 +195,68 @@ static bool pages_apart(const struct kda_call *call, int64_t heads)
     return at >= conv_bytes && state_bytes <= page - at;
 }
 
+static bool conv_fits(const struct kda_call *call, int64_t slots, int64_t width,
+                      struct kda_range *out)
+{
+    const kda_tensor *const conv = kda_call_tensor(call, CONV_STATE);
+    const int64_t *const extent = conv->extent, *const stride = conv->stride;
+    const uint64_t begin = kda_tensor_address(conv);
+    // Below 2^30, so that 2^31 slots fit 64 bits.
+    if (conv->rank != 3 || extent[0] != slots || extent[1] != 3 * width || extent[2] != TAPS ||
+        stride[0] < 9 * width || stride[0] >> 30 || stride[0] & 3 || stride[1] != 1 ||
+        stride[2] != 3 * width || begin & (call->operands[CONV_STATE].alignment - 1U))
+        return false;
+    *out = (struct kda_range){begin, begin + (uint64_t)((slots - 1) * stride[0] + 9 * width) * 2};
+    return out->end > begin;
+}
+
+// The caches may interleave page by page; then each lies apart from all but the other.
+static bool lie_apart(const struct kda_call *call, int64_t heads, struct kda_range *ranges)
+{
+    const struct kda_range conv = ranges[CONV_STATE], none = {0, 0};
+    if (!kda_range_alone(ranges, OPERANDS, OUT)) return false;
+    if (!pages_apart(call, heads))
+        return kda_range_alone(ranges, OPERANDS, CONV_STATE) &&
+               kda_range_alone(ranges, OPERANDS, STATE);
+    ranges[CONV_STATE] = none;
+    if (!kda_range_alone(ranges, OPERANDS, STATE)) return false;
+    ranges[CONV_STATE] = conv;
+    ranges[STATE] = none;
+    return kda_range_alone(ranges, OPERANDS, CONV_STATE);
+}
+
+// True for a call whose tensors are plainly right: check_tensors would accept it, but looks at each
+// of them several times.
+static bool tensors_fit(const struct kda_call *call, const kda_problem *problem)
+{
+    const int64_t rows = problem->rows, heads = problem->heads, width = heads * KDA_D;
+    const int64_t slots = kda_call_tensor(call, STATE)->extent[0];
+    // [1,N,H,..] is one row of N tokens to those who check tokens.
+    const struct kda_tokens layout = {
+        .rows = 1, .tokens = rows, .total = rows, .lead = 2, .dim = rows > 1};
+    const int64_t x[2] = {0, 3 * width}, weight[3] = {0, TAPS + 1, width};
+    const int64_t gate[3] = {0, heads, KDA_D}, state[4] = {0, heads, KDA_D, KDA_D};
+    struct kda_range ranges[OPERANDS];
+    if (slots < 1 || !kda_operand_fits(call, X, 2, x, rows, 1, &ranges[X]) ||
+        !kda_operand_fits(call, WEIGHT, 3, weight, 3, 0, &ranges[WEIGHT]) ||
+        !conv_fits(call, slots, width, &ranges[CONV_STATE]) ||
+        !kda_parts_tokens_fit(call, GATE, &layout, heads, false, 0, &ranges[GATE]) ||
+        !kda_parts_tokens_fit(call, BETA, &layout, heads, true, 1, &ranges[BETA]) ||
+        !kda_vector_fits(call, A_LOG, heads, &ranges[A_LOG]) ||
+        !kda_vector_fits(call, DT_BIAS, width, &ranges[DT_BIAS]) ||
+        !kda_vector_fits(call, INDICES, rows, &ranges[INDICES]) ||
+        !kda_operand_fits(call, STATE, 4, state, slots, 8, &ranges[STATE]) ||
+        !kda_vector_fits(call, NORM_WEIGHT, KDA_D, &ranges[NORM_WEIGHT]) ||
+        !kda_parts_tokens_fit(call, OUT, &layout, heads, false, 0, &ranges[OUT]))
+        return false;
+    const bool flat = kda_call_tensor(call, OUTPUT_GATE)->rank == 3;
+    struct kda_range *const last = &ranges[OUTPUT_GATE];
+    if (flat ? !kda_operand_fits(call, OUTPUT_GATE, 3, gate, rows, 1, last)
+             : !kda_parts_tokens_fit(call, OUTPUT_GATE, &layout, heads, false, 1, last))
+        return false;
+    return lie_apart(call, heads, ranges);
+}
+
 static kda_status check_tensors(const struct kda_call *call, const kda_problem *problem,
                                 kda_error *err)
 {
@@ -279,7 +341,8 @@ static kda_status validate(kda_context *context, const kda_fused_args *args, con
     if (status == KDA_OK) status = check_accepted(context, &problem, args, err);
     if (status == KDA_OK)
         status = kda_launch_limits(context, &problem, args->state.extent[0], &choice, err);
-    if (status == KDA_OK) status = check_tensors(&call, &problem, err);
+    if (status == KDA_OK && !tensors_fit(&call, &problem))
+        status = check_tensors(&call, &problem, err);
     if (status == KDA_OK)
         status = kda_launch_describe(context, operation, &problem, &choice, args->flags, out, err);
     if (status != KDA_OK) return status;
