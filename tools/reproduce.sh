@@ -48,7 +48,7 @@ find "$work/a" -type f -exec touch -d 2001-02-03 {} +
 # Files of the future, but those that Meson reads: it would configure again without end.
 other="$work/another place/that/is longer"
 copy "$other" -r
-find "$other" -type f ! -name 'meson*' ! -name '*.lock' ! -name '*.in' -exec touch -d 2031-02-03 {} +
+find "$other" -type f ! -name 'meson*' ! -name '*.lock' ! -name '*.in' ! -name '*.hpp' -exec touch -d 2031-02-03 {} +
 locale=$(locale -a 2>/dev/null | grep -viE '^(c|posix|c\..*)$' | head -n 1)
 as_other=
 if [ "$(id -u)" = 0 ]; then
