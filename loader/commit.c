@@ -28,17 +28,14 @@ static kda_status check_arguments(const struct kda_call *call, const kda_commit_
                                   kda_error *err)
 {
     const char *const operation = call->operation;
-    if (args->reserved32 ||
-        args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero", operation);
-    if (args->flags & ~KDA_FLAG_PDL)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, the known bit is 0x%x", operation,
-                        args->flags, KDA_FLAG_PDL);
+    kda_status status = kda_parts_words(operation, args->reserved32, args->reserved, args->flags,
+                                        KDA_FLAG_PDL, err);
+    if (status != KDA_OK) return status;
     if (args->state.rank != 4)
         return kda_fail(err, KDA_E_SHAPE, "%s: state has rank %u, must be 4", operation,
                         args->state.rank);
     const int64_t *const extent = args->state.extent;
-    const kda_status status = kda_parts_head_size(operation, extent[3], extent[2], err);
+    status = kda_parts_head_size(operation, extent[3], extent[2], err);
     return status == KDA_OK
                ? kda_parts_heads(operation, args->heads, "heads", extent[1], "state", err)
                : status;
@@ -164,10 +161,8 @@ static kda_status validate(kda_context *context, const kda_commit_args *args, co
                            const char *target, struct kda_launch *out, kda_error *err)
 {
     static const char operation[] = "commit";
-    if (!context || !args)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
-                        context ? "args" : "context");
-    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
+    kda_status status = kda_launch_begin(context, args, operation, err);
+    if (status != KDA_OK) return status;
 
     const struct kda_call call = {operation, operands, OPERANDS, args, {0, 0}};
     const kda_problem problem = {
@@ -184,7 +179,7 @@ static kda_status validate(kda_context *context, const kda_commit_args *args, co
     struct kda_choice choice;
     uint32_t any_body;
     const bool plain = kda_call_plain(&call);
-    kda_status status = plain ? KDA_OK : kda_call_present(&call, err);
+    status = plain ? KDA_OK : kda_call_present(&call, err);
     if (status == KDA_OK) status = check_arguments(&call, args, err);
     if (status == KDA_OK && !plain) status = kda_call_types(&call, err);
     if (status == KDA_OK) status = check_scalars(&call, args, err);

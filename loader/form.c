@@ -15,11 +15,9 @@ static kda_status check_arguments(struct kda_form *form, const kda_recurrent_arg
                                   kda_error *err)
 {
     const char *const operation = form->call.operation;
-    if (args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero", operation);
-    if (args->flags & ~(KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL))
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, known bits are 0x%x", operation,
-                        args->flags, KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL);
+    const kda_status status = kda_parts_words(operation, 0, args->reserved, args->flags,
+                                              KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL, err);
+    if (status != KDA_OK) return status;
     return kda_parts_projections(operation, &args->q, &args->v, &form->problem, err);
 }
 

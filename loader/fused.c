@@ -61,13 +61,9 @@ static const struct kda_operand operands_f32[OPERANDS] = OPERANDS_WITH(KDA_F32, 
 static kda_status check_arguments(const struct kda_call *call, const kda_fused_args *args,
                                   kda_error *err)
 {
-    if (args->reserved32 ||
-        args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero",
-                        call->operation);
-    if (args->flags & ~KDA_FLAG_PDL)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, the known bit is 0x%x",
-                        call->operation, args->flags, KDA_FLAG_PDL);
+    const kda_status status = kda_parts_words(call->operation, args->reserved32, args->reserved,
+                                              args->flags, KDA_FLAG_PDL, err);
+    if (status != KDA_OK) return status;
     if (args->state.rank != 4)
         return kda_fail(err, KDA_E_SHAPE, "%s: state has rank %u, must be 4", call->operation,
                         args->state.rank);
@@ -312,10 +308,8 @@ static kda_status validate(kda_context *context, const kda_fused_args *args, con
                            const char *target, struct kda_launch *out, kda_error *err)
 {
     static const char operation[] = "fused";
-    if (!context || !args)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
-                        context ? "args" : "context");
-    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
+    kda_status status = kda_launch_begin(context, args, operation, err);
+    if (status != KDA_OK) return status;
 
     const struct kda_operand *const operands =
         args->state.dtype == KDA_F32 ? operands_f32 : operands_bf16;
@@ -334,7 +328,7 @@ static kda_status validate(kda_context *context, const kda_fused_args *args, con
     };
     struct kda_choice choice;
     const bool plain = kda_call_plain(&call);
-    kda_status status = plain ? KDA_OK : kda_call_present(&call, err);
+    status = plain ? KDA_OK : kda_call_present(&call, err);
     if (status == KDA_OK) status = check_arguments(&call, args, err);
     if (status == KDA_OK && !plain) status = check_types(&call, args, err);
     if (status == KDA_OK) status = check_scalars(&call, args, err);

@@ -55,6 +55,15 @@ static kda_status run(const struct kda_launch *launch, CUstream stream, kda_erro
                            bundle->strings + bundle->targets[cubin->target].name);
 }
 
+kda_status kda_launch_begin(const kda_context *context, const void *args, const char *operation,
+                            kda_error *err)
+{
+    if (!context || !args)
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
+                        context ? "args" : "context");
+    return kda_context_forked(context) ? kda_context_refuse_fork(operation, err) : KDA_OK;
+}
+
 kda_status kda_launch_limits(const kda_context *context, const kda_problem *problem, int64_t slots,
                              struct kda_choice *out, kda_error *err)
 {

@@ -31,6 +31,10 @@ struct kda_choice {
     uint32_t cubin;
 };
 
+// Of every call, first. ARGUMENT: no context or no args. FORKED.
+kda_status kda_launch_begin(const kda_context *context, const void *args, const char *operation,
+                            kda_error *err);
+
 // Routes. LIMIT: HV, HV*split or num_slots. Any other refusal waits in the choice.
 kda_status kda_launch_limits(const kda_context *context, const kda_problem *problem, int64_t slots,
                              struct kda_choice *out, kda_error *err);

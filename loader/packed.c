@@ -4,6 +4,7 @@
 // body. Invariant: nothing is demanded of an address beyond the alignment of its element type.
 #include "loader/error.h"
 #include "loader/launch.h"
+#include "loader/parts.h"
 #include "loader/route.h"
 #include "loader/tensor.h"
 
@@ -31,19 +32,12 @@ static const struct kda_operand operands[OPERANDS] = {
 static kda_status check_arguments(const struct kda_call *call, const kda_packed_args *args,
                                   kda_error *err)
 {
-    if (args->reserved32 ||
-        args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero",
-                        call->operation);
-    if (args->flags & ~KDA_FLAG_PDL)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, the known bit is 0x%x",
-                        call->operation, args->flags, KDA_FLAG_PDL);
+    const kda_status status = kda_parts_words(call->operation, args->reserved32, args->reserved,
+                                              args->flags, KDA_FLAG_PDL, err);
+    if (status != KDA_OK) return status;
     const int64_t *const extent = args->state.extent;
-    if (args->state.rank == 4 && (extent[3] != D || extent[2] != D))
-        return kda_fail(err, KDA_E_UNSUPPORTED,
-                        "%s: does not support K = %lld, V = %lld; supported: K = V = %d",
-                        call->operation, (long long)extent[3], (long long)extent[2], D);
-    return KDA_OK;
+    return args->state.rank == 4 ? kda_parts_head_size(call->operation, extent[3], extent[2], err)
+                                 : KDA_OK;
 }
 
 static kda_status check_shapes(const struct kda_call *call, int64_t rows, int64_t slots,
@@ -162,10 +156,8 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
                            const char *target, struct kda_launch *out, kda_error *err)
 {
     static const char operation[] = "packed";
-    if (!context || !args)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
-                        context ? "args" : "context");
-    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
+    kda_status status = kda_launch_begin(context, args, operation, err);
+    if (status != KDA_OK) return status;
 
     const struct kda_call call = {operation, operands, OPERANDS, args, {0, 0}};
     const int64_t rows = args->mixed_qkv.extent[0], slots = args->state.extent[0];
@@ -183,7 +175,7 @@ static kda_status validate(kda_context *context, const kda_packed_args *args, co
     struct kda_choice choice;
     uint32_t any_body;
     const bool plain = kda_call_plain(&call);
-    kda_status status = plain ? KDA_OK : kda_call_present(&call, err);
+    status = plain ? KDA_OK : kda_call_present(&call, err);
     if (status == KDA_OK) status = check_arguments(&call, args, err);
     if (status == KDA_OK && !plain) status = kda_call_types(&call, err);
     if (status == KDA_OK) status = kda_route_accept(context->bundle, &problem, &any_body, err);

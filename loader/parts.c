@@ -11,6 +11,16 @@
 
 // ------------------------------------------------------------------------------ heads and scalars
 
+kda_status kda_parts_words(const char *operation, uint32_t reserved32, const uint64_t reserved[4],
+                           uint32_t flags, uint32_t known, kda_error *err)
+{
+    if (reserved32 || reserved[0] | reserved[1] | reserved[2] | reserved[3])
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero", operation);
+    if (!(flags & ~known)) return KDA_OK;
+    return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, %s 0x%x", operation, flags,
+                    known & (known - 1) ? "known bits are" : "the known bit is", known);
+}
+
 kda_status kda_parts_head_size(const char *operation, int64_t key, int64_t value, kda_error *err)
 {
     if (key == KDA_D && value == KDA_D) return KDA_OK;

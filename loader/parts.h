@@ -9,6 +9,9 @@
 
 enum { KDA_D = 128, KDA_WINDOW_MAX = 16 };  // K and V; tokens of a window
 
+// ARGUMENT: a reserved word that is not zero, a flag that is not in `known`.
+kda_status kda_parts_words(const char *operation, uint32_t reserved32, const uint64_t reserved[4],
+                           uint32_t flags, uint32_t known, kda_error *err);
 // UNSUPPORTED: K or V is not 128.
 kda_status kda_parts_head_size(const char *operation, int64_t key, int64_t value, kda_error *err);
 // ARGUMENT: not HV >= H >= 1 with HV a multiple of H. `of` and `value_of` say where they are from.

@@ -200,10 +200,8 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
                            const char *target, struct kda_launch *out, kda_error *err)
 {
     static const char operation[] = "recurrent";
-    if (!context || !args)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
-                        context ? "args" : "context");
-    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
+    kda_status status = kda_launch_begin(context, args, operation, err);
+    if (status != KDA_OK) return status;
 
     struct kda_form form;  // not cleared, most of it is written by the checks
     form.call = (struct kda_call){operation, operands, OPERANDS, args, {0, 0}};
@@ -211,7 +209,7 @@ static kda_status validate(kda_context *context, const kda_recurrent_args *args,
     form.problem.body = body;
     form.problem.target = target;
     struct kda_choice choice;
-    kda_status status = kda_form_check(context, args, &form, err);
+    status = kda_form_check(context, args, &form, err);
     const int64_t slots = args->state.extent[0];
     if (status == KDA_OK) status = kda_launch_limits(context, &form.problem, slots, &choice, err);
     if (status == KDA_OK && !tensors_fit(&form)) status = check_tensors(&form, err);

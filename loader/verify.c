@@ -44,12 +44,10 @@ static kda_status check_arguments(struct window *window, const kda_verify_args *
                                   kda_error *err)
 {
     const char *const operation = window->call.operation;
-    if (args->reserved32 ||
-        args->reserved[0] | args->reserved[1] | args->reserved[2] | args->reserved[3])
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero", operation);
-    if (args->flags & ~(KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL))
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, known bits are 0x%x", operation,
-                        args->flags, KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL);
+    const kda_status status =
+        kda_parts_words(operation, args->reserved32, args->reserved, args->flags,
+                        KDA_FLAG_SPECULATIVE | KDA_FLAG_PDL, err);
+    if (status != KDA_OK) return status;
     return kda_parts_projections(operation, &args->q, &args->v, &window->problem, err);
 }
 
@@ -290,10 +288,8 @@ static kda_status validate(kda_context *context, const kda_verify_args *args, co
                            const char *target, struct kda_launch *out, kda_error *err)
 {
     static const char operation[] = "verify";
-    if (!context || !args)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
-                        context ? "args" : "context");
-    if (kda_context_forked(context)) return kda_context_refuse_fork(operation, err);
+    kda_status status = kda_launch_begin(context, args, operation, err);
+    if (status != KDA_OK) return status;
 
     struct window window = {
         .call = {operation, operands, OPERANDS, args, {0, 0}},
@@ -301,7 +297,7 @@ static kda_status validate(kda_context *context, const kda_verify_args *args, co
     };
     struct kda_choice choice;
     const bool plain = kda_call_plain(&window.call);
-    kda_status status = plain ? KDA_OK : kda_call_present(&window.call, err);
+    status = plain ? KDA_OK : kda_call_present(&window.call, err);
     if (status == KDA_OK) status = check_arguments(&window, args, err);
     if (status == KDA_OK && !plain) status = kda_call_types(&window.call, err);
     if (status == KDA_OK) status = check_scalars(&window.call, args, err);
