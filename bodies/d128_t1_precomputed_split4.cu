@@ -543,15 +543,24 @@ struct gate {};  // g is the log decay
 
 HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
 
+HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+                        float (&d)[LANE_CHANNELS])
+{
+    float g[LANE_CHANNELS];
+    unpack_bf16(words, g);
+    (void)p;
+    (void)gate;
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
+}
+
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
                         u32 lane)
 {
     token t;
-    float g[LANE_CHANNELS];
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    unpack_bf16(words.g, g);
-    (void)gate;
+    make_decays(p, words.g, gate, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -559,7 +568,6 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(g[c]);
     }
     const float kq[1] = {dot(t.k, t.q)};
     t.kq = sum_half(kq, lane);

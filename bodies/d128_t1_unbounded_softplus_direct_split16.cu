@@ -534,15 +534,24 @@ HELPER float log_decay(const kda_recurrent_params &, float rate, float x)
     return -rate * softplus(x);
 }
 
+HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+                        float (&d)[LANE_CHANNELS])
+{
+    float g[LANE_CHANNELS];
+    unpack_bf16(words, g);
+    const float rate = exp_fast(gate.a_log);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++)
+        d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+}
+
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
                         u32 lane)
 {
     token t;
-    float g[LANE_CHANNELS];
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    unpack_bf16(words.g, g);
-    const float rate = exp_fast(gate.a_log);
+    make_decays(p, words.g, gate, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -550,7 +559,6 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
     }
     const float kq[1] = {dot(t.k, t.q)};
     t.kq = sum_half(kq, lane);

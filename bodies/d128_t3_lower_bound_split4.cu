@@ -591,15 +591,24 @@ HELPER float log_decay(const kda_recurrent_params &p, float rate, float x)
     return p.lower_bound * sigmoid(rate * x);
 }
 
+HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+                        float (&d)[LANE_CHANNELS])
+{
+    float g[LANE_CHANNELS];
+    unpack_bf16(words, g);
+    const float rate = exp_fast(gate.a_log);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++)
+        d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+}
+
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
                         u32 lane)
 {
     token t;
-    float g[LANE_CHANNELS];
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    unpack_bf16(words.g, g);
-    const float rate = exp_fast(gate.a_log);
+    make_decays(p, words.g, gate, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
     const float kq[1] = {dot(t.k, t.q)};
@@ -610,7 +619,6 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
     }
     t.kq = t.kq * (q_scale * p.scale) * k_scale;
     t.beta = widen_bf16(words.beta);

@@ -153,6 +153,17 @@ HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
     }
 }
 
+// Two numbers as bf16, and what the rounding lost.
+struct parts {
+    u32 high, lost;
+};
+
+HELPER parts split_bf16(float low, float high)
+{
+    const u32 bits = pack_bf16(low, high);
+    return {bits, pack_bf16(low - as_float(bits << 16), high - as_float(bits & 0xffff0000u))};
+}
+
 HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
 {
     quad bits;
@@ -178,10 +189,9 @@ HELPER float exp_fast(float x)
 #endif
 }
 
-// x within +-2^120; a NaN stays one.
-HELPER float saturate(float x)
+// x within +-limit; a NaN stays one.
+HELPER float saturate(float x, float limit)
 {
-    const float limit = 1.329227995784916e36f;
 #ifdef KDA_SOFT_DEVICE
     return x != x ? x : copysignf(fminf(fabsf(x), limit), x);
 #else
@@ -244,6 +254,15 @@ HELPER u32 load32(u64 address)
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(address));
 #endif
     return x;
+}
+
+HELPER void store64(u64 address, u64 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_global(address, 8, __LINE__), &x, 8);
+#else
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(address), "l"(x) : "memory");
+#endif
 }
 
 HELPER quad load128(u64 address)
@@ -484,15 +503,24 @@ HELPER float log_decay(const kda_verify_params &p, float rate, float x)
     return p.lower_bound * sigmoid(rate * x);
 }
 
+HELPER void make_decays(const kda_verify_params &p, const quad &words, const gate &gate,
+                        float (&d)[LANE_CHANNELS])
+{
+    float g[LANE_CHANNELS];
+    unpack_bf16(words, g);
+    const float rate = exp_fast(gate.a_log);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++)
+        d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+}
+
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
                         u32 lane)
 {
     token t;
-    float g[LANE_CHANNELS];
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    unpack_bf16(words.g, g);
-    const float rate = exp_fast(gate.a_log);
+    make_decays(p, words.g, gate, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -500,7 +528,6 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
     }
     const float kq[1] = {dot(t.k, t.q)};
     t.kq = sum_half(kq, lane);

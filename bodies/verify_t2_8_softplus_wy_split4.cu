@@ -4,26 +4,33 @@
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
 // Frozen verify in closed form: all tokens of a window meet the state in one matrix product. With
-// P_t the product of the decays up to token t, khat_t = P_t*kn_t, qhat_t = P_t*qn_t, R_ts the product
-// of the decays after token s up to t, G_ts = sum kn_t*kn_s*R_ts and Q_ts = sum qn_t*kn_s*R_ts:
+// P_t the product of the decays up to token t, R_ts that of the decays after token s up to t,
+// khat_t = P_t*kn_t, qhat_t = P_t*qn_t, G_ts = sum kn_t*kn_s*R_ts and Q_ts = sum qn_t*kn_s*R_ts:
 //
-//   w_t = beta_t * (v_t - S0.khat_t - sum_{s<t} G_ts*w_s)    o_t = S0.qhat_t + sum_{s<=t} Q_ts*w_s
+//   u_t = v_t - S0.khat_t    w = T u with T = (1 + diag(beta) G)^-1 diag(beta)    o = S0.qhat + QT u
 //
-//   1. State, tokens. Every warp asks for its tokens and its value rows of the state; half-warps
-//      make the vectors of one token each and leave them in shared memory.
-//   2. Grams, hats. A half-warp carries COLUMNS columns kn_s*R_ts from token to token, in f32; the
-//      last warp also carries P_t and leaves the hats as pairs of bf16, the number and what its
-//      rounding lost.
-//   3. Product, on the matrix units: 16 value rows by 8 vectors, the state exact, the hats twice.
-//   4. Solve. One thread per value row substitutes forward through all tokens in f32.
+//   1. Tokens. A warp takes a quarter of the channels of all tokens from the words in memory to the
+//      hats and to its part of G and Q, all in registers.
+//   2. The first warp adds the parts, inverts and multiplies by Q, in f32.
+//   3. All warps: product of the state with the hats, of u with T and QT, on the matrix units.
 //
-// Every factor is a product of single decays, so nothing is divided and nothing overflows where the
-// gate does not grow. Bounded by the bandwidth of one read of the state when there are many heads.
+// Lanes. With g = lane / 4 and t = lane % 4, a lane has of token g of each TILE of 8 tokens the
+// channels 32*warp + 8*t to 32*warp + 8*t + 7: 16 bytes of q, k and g. This is what the operands of
+// the matrix unit ask for, k_g and q_g as rows g and g + 8, k_g as column g, so that no operand ever
+// moves to another lane before the hats go to the other warps. A value row of the state is a column,
+// and its 16 bytes serve two steps of 16 channels.
 //
-// Lanes of the product. With g = lane / 4 and t = lane % 4, a lane has of value rows g and g + 8 of
-// a tile, and of vector g of a tile, the channels 32*c + 8*t to 32*c + 8*t + 7 for c = 0 .. 3: 16
-// bytes serve two steps of 16 channels, and the state needs no shared memory. Vectors 2*t and 2*t + 1
-// are khat and qhat of token t.
+// Grams. Two tokens meet at the level of the highest bit in which their numbers differ: tokens that
+// differ in bit 0 only at level 1, then blocks of two tokens at level 2, blocks of four at 4, the
+// tiles at 8. There the later one brings what decayed since the boundary between the two blocks, k_t
+// or q_t times the decays from the boundary to t, the earlier one k_s times the decays after s up to
+// the boundary, both single products of decays: nothing is divided, and nothing overflows where the
+// gate does not grow. All pairs of a level are one product of the warp in tf32, whose rounding is
+// lost in the sum over channels. At the last level the later operands are the hats.
+//
+// Scales. q and k are normalized in what they become: G, Q and the products with the state.
+//
+// Bounded by the bandwidth of one read of the state where there are many heads.
 
 // ---------------------------------------------------------------------------------------- prelude
 //
@@ -81,8 +88,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 8, SPLIT = 4, THREADS = 128, SMEM = 21040;
-constexpr int OCCUPANCY = 7;
+constexpr int TOKENS = 8, SPLIT = 4, THREADS = 128, SMEM = 11488;
+constexpr int OCCUPANCY = 5;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -167,6 +174,17 @@ HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
     }
 }
 
+// Two numbers as bf16, and what the rounding lost.
+struct parts {
+    u32 high, lost;
+};
+
+HELPER parts split_bf16(float low, float high)
+{
+    const u32 bits = pack_bf16(low, high);
+    return {bits, pack_bf16(low - as_float(bits << 16), high - as_float(bits & 0xffff0000u))};
+}
+
 HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
 {
     quad bits;
@@ -192,10 +210,9 @@ HELPER float exp_fast(float x)
 #endif
 }
 
-// x within +-2^120; a NaN stays one.
-HELPER float saturate(float x)
+// x within +-limit; a NaN stays one.
+HELPER float saturate(float x, float limit)
 {
-    const float limit = 1.329227995784916e36f;
 #ifdef KDA_SOFT_DEVICE
     return x != x ? x : copysignf(fminf(fabsf(x), limit), x);
 #else
@@ -289,6 +306,15 @@ HELPER u32 load32(u64 address)
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(address));
 #endif
     return x;
+}
+
+HELPER void store64(u64 address, u64 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_global(address, 8, __LINE__), &x, 8);
+#else
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(address), "l"(x) : "memory");
+#endif
 }
 
 HELPER quad load128(u64 address)
@@ -573,6 +599,65 @@ HELPER void multiply_tile(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
 #endif
 }
 
+// The same with half as many columns of a and rows of b: the words (row g, k 2t), (g + 8, 2t), and
+// (k 2t, column g).
+HELPER void multiply_half_tile(float (&c)[4], u32 a0, u32 a1, u32 b0)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 a[4] = {a0, a1, 0, 0};
+    multiply_tile(c, a, b0, 0);
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, "
+                 "{%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
+#endif
+}
+
+// m16n8k8 with tf32 operands, of which the lower 13 bits do not count: of a the lane holds (row g,
+// k t), (g + 8, t), (g, t + 4), (g + 8, t + 4), of b (k t, column g), (t + 4, g).
+HELPER void multiply_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 b[2] = {b0, b1};
+    soft_mma_tf32(c, a, b, __LINE__);
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// To nearest, ties away from zero: half of the last bit that counts, added to the magnitude.
+HELPER u32 round_tf32(float x) { return as_bits(x) + 0x1000u; }
+
+// 8 rows of 8 halves of words, a row in four lanes: rows become columns.
+HELPER u32 transpose(u32 x, u32 lane)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 upper = lane / 4 % 2 * 16, source = lane % 4 * 8 + lane / 8;
+    const u32 a = soft_shuffle(x, source, __LINE__) >> upper & 0xffff;
+    const u32 b = soft_shuffle(x, source + 4, __LINE__) >> upper & 0xffff;
+    return b << 16 | a;
+#else
+    (void)lane;
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+#endif
+}
+
+// Of the lanes: what one of them has left in shared memory is there for the others.
+HELPER void sync_warp()
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_sync_warp(__LINE__);
+#else
+    __syncwarp();
+#endif
+}
+
 // Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
 // may still be written by the grid before this one. Releasing the dependents at once is safe
 // although this grid has stored nothing yet: they wait in the same way, until this grid is complete
@@ -685,15 +770,24 @@ HELPER float log_decay(const kda_verify_params &, float rate, float x)
     return -rate * softplus(x);
 }
 
+HELPER void make_decays(const kda_verify_params &p, const quad &words, const gate &gate,
+                        float (&d)[LANE_CHANNELS])
+{
+    float g[LANE_CHANNELS];
+    unpack_bf16(words, g);
+    const float rate = exp_fast(gate.a_log);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++)
+        d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+}
+
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
                         u32 lane)
 {
     token t;
-    float g[LANE_CHANNELS];
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    unpack_bf16(words.g, g);
-    const float rate = exp_fast(gate.a_log);
+    make_decays(p, words.g, gate, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
     const float kq[1] = {dot(t.k, t.q)};
@@ -704,7 +798,6 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
     for (int c = 0; c < LANE_CHANNELS; c++) {
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
-        t.d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
     }
     t.kq = t.kq * (q_scale * p.scale) * k_scale;
     t.beta = widen_bf16(words.beta);
@@ -789,171 +882,335 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
 
 // ----------------------------------------------------------------------------------------- kernel
 
-constexpr u32 WARPS = THREADS / 32;
-constexpr u32 ROUNDS = TOKENS / (2 * WARPS);  // tokens that a half-warp makes
-constexpr u32 COLUMNS = ROUNDS;               // of G and Q that a half-warp carries
+constexpr u32 WARPS = 4;                 // a quarter of the channels each
+constexpr u32 TILE = 8, TILES = TOKENS / TILE;
+constexpr u32 GRAMS = TILES == 1 ? 1 : 3;  // products of two tiles: 0 with 0, 1 with 1, 1 with 0
+constexpr u32 STEPS = DIM / 16;          // of 16 channels in the product with the state
+constexpr u32 WARP_ROWS = ROWS / WARPS;
+constexpr u32 COLUMNS = WARP_ROWS / 8;   // tiles of 8 value rows of a warp
+constexpr u32 LANE_ROWS = 2 * COLUMNS;   // value rows of a lane, side by side, in u, w and o
+constexpr u32 AHEAD = 1;                 // quarters of the state that wait in registers
+static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "four warps");
 
-constexpr u32 TILE_ROWS = 16, TILE_TOKENS = 4;
-constexpr u32 ROW_TILES = ROWS / TILE_ROWS, TOKEN_TILES = TOKENS / TILE_TOKENS;
-// Warps have row tiles of their own, or share one and take every SHARES-th token tile of it.
-constexpr u32 WARP_ROW_TILES = ROW_TILES < WARPS ? 1 : ROW_TILES / WARPS;
-constexpr u32 SHARES = WARPS * WARP_ROW_TILES / ROW_TILES;
-constexpr u32 WARP_TOKEN_TILES = TOKEN_TILES / SHARES;
-constexpr u32 STEPS = DIM / 32, STEP_BYTES = 64;  // of 32 channels
-constexpr u32 AHEAD = 2;                          // steps of the state that are in registers
-static_assert(ROUNDS * 2 * WARPS == TOKENS && SHARES * WARP_TOKEN_TILES == TOKEN_TILES &&
-                  SHARES * ROW_TILES == WARPS * WARP_ROW_TILES,
-              "whole shares");
+// Shared memory. The hats of all steps, as the lanes of the product want them: 16 bytes of the
+// rounded number, then of what its rounding lost. The warps' parts of the grams and of q.q; over
+// them, once they are added, T and QT. G and Q. Beta and the scales of k and q.
+constexpr u32 FRAGMENT = 32 * sizeof(quad);
+constexpr u32 HATS = 0, LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT;
+constexpr u32 PARTS = STEPS * TILES * HAT_BYTES;
+constexpr u32 SQUARES = PARTS + GRAMS * WARPS * FRAGMENT;
+constexpr u32 MATRIX_ROW = (TOKENS + 8) * sizeof(float);  // 8: off the banks of the next rows
+constexpr u32 MATRIX = TOKENS * MATRIX_ROW;
+constexpr u32 SOLVE = PARTS, SOLVE_READ = SOLVE + MATRIX;
+constexpr u32 G = SQUARES + WARPS * TOKENS * sizeof(float), Q = G + MATRIX;
+constexpr u32 BETA = Q + MATRIX, K_SCALE = BETA + TOKENS * sizeof(float);
+constexpr u32 Q_SCALE = K_SCALE + TOKENS * sizeof(float);
+static_assert(SMEM == Q_SCALE + TOKENS * sizeof(float), "the row's smem");
+static_assert(2 * MATRIX <= SQUARES - PARTS, "T and QT fit over the parts");
 
-// Shared memory. The hats: 2*TOKENS vectors of bf16, then what their rounding lost. The vectors of
-// the tokens in f32, and over them, once the Gram matrices are done, the product, which is for each
-// value row the pairs S0.khat, S0.qhat of all tokens, and the CTA's part of v in bf16. The pairs G, Q
-// of all s, t. Beta. The window's first token, which is not needed until the end.
-constexpr u32 HAT_BYTES = DIM * sizeof(u16), VECTOR_BYTES = DIM * sizeof(float);
-constexpr u32 HATS = 0, LOST = 2 * TOKENS * HAT_BYTES;
-constexpr u32 VECTORS = 2 * LOST, K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
-constexpr u32 TOKEN_BYTES = 3 * VECTOR_BYTES;
-constexpr u32 PRODUCT = VECTORS, PRODUCT_BYTES = TOKENS * 8 + 16;  // 16: off the banks of other rows
-constexpr u32 V = PRODUCT + ROWS * PRODUCT_BYTES;
-constexpr u32 GRAM = VECTORS + TOKENS * TOKEN_BYTES, BETA = GRAM + TOKENS * TOKENS * 8;
-constexpr u32 FIRST = BETA + TOKENS * sizeof(float);
-static_assert(SMEM == FIRST + 16, "the row's smem");
-static_assert(V + TOKENS * ROWS * sizeof(u16) <= GRAM, "product and v fit over the vectors");
-
-// A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
-// no bank conflicts.
-HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CHANNELS])
+HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
 {
-    sts128(address + lane % 16 * 16, {x[0], x[1], x[2], x[3]});
-    sts128(address + lane % 16 * 16 + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+    return (step * TILES + tile) * HAT_BYTES + lane * (u32)sizeof(quad);
 }
 
-HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
+// Where the gate may grow, what comes of products of decays is held within 2^50: a sum over channels
+// or tokens of products of two of them, and the state, is finite, and so is its product with zero.
+HELPER float hold(float x)
 {
-    const vec4 a = lds128(address + lane % 16 * 16);
-    const vec4 b = lds128(address + lane % 16 * 16 + VECTOR_BYTES / 2);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    return x;
 }
 
-HELPER u32 vector_offset(u32 channel)
+HELPER float carry(float x, float d) { return hold(x * d); }
+
+HELPER quad choose(bool first, const quad &a, const quad &b)
 {
-    return channel / 8 * 16 + channel % 8 / 4 * (VECTOR_BYTES / 2) + channel % 4 * 4;
+    return {first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w};
 }
 
-// Where 8 channels of a hat lie: eight lanes that read two hats reach all banks.
-HELPER u32 hat_address(u32 hat, u32 eighth) { return hat * HAT_BYTES + (eighth ^ hat % 2 * 4) * 16; }
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
 
-// A decay carried into a product of decays. Where the gate may grow, the product stays finite.
-HELPER float carry(float x, float d)
-{
-    return x * d;
-}
+// ---- tokens
 
-// The hats of all tokens: a warp has 32 channels, a lane two of them, of khat in the lower half-warp
-// and of qhat in the upper.
-HELPER void make_hats(u32 shared, u32 present, u32 warp, u32 lane)
+// The later operands and the earlier one of a lane's token at a level, and the product of all
+// decays of its block.
+struct factors {
+    float k[LANE_CHANNELS], q[LANE_CHANNELS];  // times the decays from the boundary to the token
+    float earlier[LANE_CHANNELS];              // k times the decays after the token
+    float block[LANE_CHANNELS];
+};
+
+// From blocks of LEVEL tokens to blocks of twice as many.
+template <u32 LEVEL> HELPER void join_blocks(factors &x, u32 lane)
 {
-    const u32 half = lane / 16, channel = warp * 32 + lane % 16 * 2;
-    const u32 place = vector_offset(channel), from = half ? Q : K;
-    float low = 1.0f, high = 1.0f;  // P
-#pragma unroll 1
-    for (u32 t = 0; t < present; t++) {
-        const u32 token = shared + VECTORS + t * TOKEN_BYTES + place;
-        const pair d = lds_pair(token + D), x = lds_pair(token + from);
-        low = carry(low, d.x);
-        high = carry(high, d.y);
-        const float a = carry(x.x, low), b = carry(x.y, high);
-        const u32 hat = pack_bf16(a, b);
-        const u32 lost = pack_bf16(a - as_float(hat << 16), b - as_float(hat & 0xffff0000u));
-        const u32 address =
-            shared + hat_address(2 * t + half, channel / LANE_CHANNELS) + channel % LANE_CHANNELS * 2;
-        sts(address + HATS, as_float(hat));
-        sts(address + LOST, as_float(lost));
+    const bool later = lane / 4 & LEVEL;
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) {
+        const float other = shuffle_xor(x.block[c], 4 * LEVEL);
+        if (later) {
+            x.k[c] = carry(x.k[c], other);
+            x.q[c] = carry(x.q[c], other);
+        } else {
+            x.earlier[c] = carry(x.earlier[c], other);
+        }
+        x.block[c] = carry(x.block[c], other);
     }
 }
 
-// Below the diagonal of the columns that belong to this half-warp.
-HELPER void make_grams(u32 shared, u32 present, u32 warp, u32 lane)
+// Rows k_g and q_g of one tile, columns of another one.
+HELPER void multiply_tokens(float (&gram)[4], const factors &later,
+                            const float (&earlier)[LANE_CHANNELS])
 {
-    const u32 first = (2 * warp + lane / 16) * COLUMNS;
-    const u32 value = lane % 16 / (16 / (2 * COLUMNS));  // of the sums below, the lane's
-    const u32 own = first + value / 2;
-    float y[COLUMNS][LANE_CHANNELS];
 #pragma unroll
-    for (u32 i = 0; i < COLUMNS; i++)
-        load_vector(shared + VECTORS + (first + i) * TOKEN_BYTES + K, lane, y[i]);
+    for (int c = 0; c < LANE_CHANNELS; c += 2) {
+        const u32 a[4] = {round_tf32(later.k[c]), round_tf32(later.q[c]),
+                          round_tf32(later.k[c + 1]), round_tf32(later.q[c + 1])};
+        multiply_tf32(gram, a, round_tf32(earlier[c]), round_tf32(earlier[c + 1]));
+    }
+}
+
+// Of the pairs of a tile, those of one level.
+template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors &x, u32 lane)
+{
+    const u32 differ = lane / 4 ^ lane % 4 * 2;  // from the lower column; the upper one differs in bit 0
+    float all[4] = {};
+    multiply_tokens(all, x, x.earlier);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 d = differ ^ i % 2;
+        if (d >= LEVEL && d < 2 * LEVEL) gram[i] = all[i];
+    }
+}
+
+// Both steps of a warp's channels of the hats.
+HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 warp, u32 lane)
+{
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        const u32 address = shared + HATS + hat_address(2 * warp + i, tile, lane);
+        const parts a = split_bf16(x.k[4 * i], x.k[4 * i + 1]);
+        const parts b = split_bf16(x.q[4 * i], x.q[4 * i + 1]);
+        const parts c = split_bf16(x.k[4 * i + 2], x.k[4 * i + 3]);
+        const parts d = split_bf16(x.q[4 * i + 2], x.q[4 * i + 3]);
+        sts_quad(address, {a.high, b.high, c.high, d.high});
+        sts_quad(address + LOST, {a.lost, b.lost, c.lost, d.lost});
+    }
+}
+
+HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp, u32 lane)
+{
+    sts128(shared + PARTS + (number * WARPS + warp) * FRAGMENT + lane * (u32)sizeof(quad),
+           {gram[0], gram[1], gram[2], gram[3]});
+}
+
+// The hats of all tokens and the warp's part of the grams.
+HELPER void make_tokens(const kda_verify_params &p, const token_words (&words)[TILES],
+                        const gate &gate, u32 shared, u32 warp, u32 lane)
+{
+    float earlier[LANE_CHANNELS], block[LANE_CHANNELS];  // of the tile before
 #pragma unroll 1
-    for (u32 t = 2 * warp * COLUMNS + 1; t < present; t++) {
-        const u32 token = shared + VECTORS + t * TOKEN_BYTES;
-        float d[LANE_CHANNELS], k[LANE_CHANNELS], q[LANE_CHANNELS], sums[2 * COLUMNS];
-        load_vector(token + D, lane, d);
-        load_vector(token + K, lane, k);
-        load_vector(token + Q, lane, q);
+    for (u32 i = 0; i < TILES; i++) {
+        const token_words &own = words[TILES - 1], &first = words[0];
+        const bool last = i + 1 == TILES;
+        const quad k = choose(last, own.k, first.k), q = choose(last, own.q, first.q);
+        // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
+        const u32 low[4] = {k.x, q.x, k.y, q.y}, high[4] = {k.z, q.z, k.w, q.w};
+        float gram[4] = {}, squares[4] = {};
+        multiply_tile(gram, low, k.x, k.y);
+        multiply_tile(gram, high, k.z, k.w);
+        multiply_tile(squares, low, q.x, q.y);
+        multiply_tile(squares, high, q.z, q.w);
+        if (lane % 4 == lane / 8)
+            sts(shared + SQUARES + (warp * TOKENS + i * TILE + lane / 4) * sizeof(float),
+                lane / 4 % 2 ? squares[3] : squares[2]);
+
+        factors x;
+        make_decays(p, choose(last, own.g, first.g), gate, x.block);
+        unpack_bf16(k, x.earlier);
+        unpack_bf16(q, x.q);
 #pragma unroll
-        for (u32 i = 0; i < COLUMNS; i++) {
-            if (t > first + i) {
+        for (int c = 0; c < LANE_CHANNELS; c++) {
+            x.k[c] = carry(x.earlier[c], x.block[c]);
+            x.q[c] = carry(x.q[c], x.block[c]);
+        }
+        multiply_level<1>(gram, x, lane);
+        join_blocks<1>(x, lane);
+        multiply_level<2>(gram, x, lane);
+        join_blocks<2>(x, lane);
+        multiply_level<4>(gram, x, lane);
+        join_blocks<4>(x, lane);
+        store_part(shared, gram, i, warp, lane);
+        if (i == 1) {
+            float across[4] = {};
+            multiply_tokens(across, x, earlier);
+            store_part(shared, across, 2, warp, lane);
 #pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++) y[i][c] = carry(y[i][c], d[c]);
+            for (int c = 0; c < LANE_CHANNELS; c++) {
+                x.k[c] = carry(x.k[c], block[c]);
+                x.q[c] = carry(x.q[c], block[c]);
             }
-            sums[2 * i] = dot(k, y[i]);
-            sums[2 * i + 1] = dot(q, y[i]);
         }
-        const float sum = sum_half(sums, lane);
-        if (lane % (16 / (2 * COLUMNS)) == 0 && t > own)
-            sts(shared + GRAM + (own * TOKENS + t) * 8 + value % 2 * 4, sum);
+#pragma unroll
+        for (int c = 0; c < LANE_CHANNELS; c++) {
+            earlier[c] = x.earlier[c];
+            block[c] = x.block[c];
+        }
+        store_hats(shared, x, i, warp, lane);
     }
 }
 
-// Of a warp's row tiles, step after step, the two rows of a lane.
-HELPER void load_step(u64 state, u32 step, quad (&rows)[2])
+// ---- grams, T and QT, by one warp
+
+HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane)
 {
-    const u64 address =
-        state + step / STEPS * TILE_ROWS * ROW_BYTES + step % STEPS * STEP_BYTES;
-    rows[0] = load_state(address);
-    rows[1] = load_state(address + 8 * ROW_BYTES);
+    const u32 g = lane / 4, t = lane % 4;
+    float k_scale[TILES], q_scale[TILES], column_scales[TILES][2];
+#pragma unroll
+    for (u32 i = 0; i < GRAMS; i++) {
+        float sum[4] = {};
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) {
+            const vec4 part = lds128(shared + PARTS + (i * WARPS + warp) * FRAGMENT +
+                                     lane * (u32)sizeof(quad));
+            sum[0] = sum[0] + part.x;
+            sum[1] = sum[1] + part.y;
+            sum[2] = sum[2] + part.z;
+            sum[3] = sum[3] + part.w;
+        }
+        if (i < TILES) {
+            const float kk = shuffle_from(g % 2 ? sum[1] : sum[0], g * 4 + g / 2);
+            float qq = 0.0f;
+#pragma unroll
+            for (u32 warp = 0; warp < WARPS; warp++)
+                qq = qq + lds(shared + SQUARES + (warp * TOKENS + i * TILE + g) * sizeof(float));
+            k_scale[i] = rsqrt_fast(kk + EPSILON);
+            q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
+            column_scales[i][0] = shuffle_from(k_scale[i], 2 * t * 4);
+            column_scales[i][1] = shuffle_from(k_scale[i], (2 * t + 1) * 4);
+            if (t == 0) {
+                sts(shared + K_SCALE + (i * TILE + g) * sizeof(float), k_scale[i]);
+                sts(shared + Q_SCALE + (i * TILE + g) * sizeof(float), q_scale[i]);
+            }
+        }
+        const u32 row = i == 0 ? 0 : 1, column = i == 1 ? 1 : 0;
+        float x[4];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const float scale = j < 2 ? k_scale[row] : q_scale[row];
+            x[j] = hold(scaled(scaled(sum[j], column_scales[column][j % 2]), scale));
+            if (row == column && 2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
+        }
+        const u32 address =
+            shared + (row * TILE + g) * MATRIX_ROW + (column * TILE + 2 * t) * (u32)sizeof(float);
+        sts64(address + G, (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
+        sts64(address + Q, (u64)as_bits(x[3]) << 32 | as_bits(x[2]));
+    }
 }
 
-// Forward substitution for one value row, through at most N tokens; the fewest whole tiles of tokens
-// that hold them all.
-template <u32 N>
-HELPER void solve(const kda_verify_params &p, const window &w, u32 shared, u32 head, u32 row)
+// Column lane % TOKENS of T by forward substitution. Then of QT, whose rows the lanes that have the
+// same column take in turn.
+HELPER void solve(u32 shared, u32 lane)
 {
-    if constexpr (N > TILE_TOKENS) {
-        if (w.present <= N - TILE_TOKENS) return solve<N - TILE_TOKENS>(p, w, shared, head, row);
-    }
-    // Of token t, what is left of v and what has been read out.
-    float rest[N], read[N];
-    const u32 own = row % ROWS;
+    constexpr u32 TURNS = 32 / TOKENS;
+    const u32 column = lane % TOKENS, turn = lane / TOKENS;
+    float x[TOKENS];
 #pragma unroll
-    for (u32 t = 0; t < N; t += 2) {
-        const vec4 x = lds128(shared + PRODUCT + own * PRODUCT_BYTES + t * 8);
-        const u32 v = shared + V + (t * ROWS + own) * sizeof(u16);
-        rest[t] = as_float((u32)lds16(v) << 16) - x.x;
-        rest[t + 1] = as_float((u32)lds16(v + ROWS * sizeof(u16)) << 16) - x.z;
-        read[t] = x.y;
-        read[t + 1] = x.w;
-    }
-    u64 out = out_address(p, as_bits(lds(shared + FIRST)), head, row);
-    u64 correction = correction_address(p, w.slot, head, 0);
-    if (correction) correction += row * sizeof(float);
+    for (u32 t = 0; t < TOKENS; t++) {
+        float rest = column == t ? 1.0f : 0.0f;
 #pragma unroll
-    for (u32 s = 0; s < N; s++) {
-        if (s >= w.present) return;
-        const float x = lds(shared + BETA + s * sizeof(float)) * rest[s];
+        for (u32 s = 0; s < t; s += 4) {
+            const vec4 four = lds128(shared + G + t * MATRIX_ROW + s * (u32)sizeof(float));
+            const float g[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-        for (u32 t = s / 2 * 2; t < N; t += 2) {
-            const vec4 gq = lds128(shared + GRAM + (s * TOKENS + t) * 8);
-            if (t > s) rest[t] = fmaf(-x, gq.x, rest[t]);
-            if (t >= s) read[t] = fmaf(x, gq.y, read[t]);
-            if (t + 1 > s) rest[t + 1] = fmaf(-x, gq.z, rest[t + 1]);
-            read[t + 1] = fmaf(x, gq.w, read[t + 1]);
+            for (u32 i = 0; i < 4; i++)
+                if (s + i < t) rest = fmaf(-g[i], x[s + i], rest);
         }
-        store_bf16(out, read[s]);
-        out += (u64)p.out_stride * sizeof(u16);
-        if (correction) {
-            store32(correction, as_bits(x));
-            correction += (u64)p.correction_strides[2] * sizeof(float);
+        x[t] = carry(rest, lds(shared + BETA + t * sizeof(float)));
+    }
+#pragma unroll
+    for (u32 t = 0; t < TOKENS; t += TURNS) {
+        const u32 row = (t + turn) * MATRIX_ROW;
+        float sum = 0.0f, own = x[t];
+#pragma unroll
+        for (u32 s = 0; s < t + TURNS; s += 4) {
+            const vec4 four = lds128(shared + Q + row + s * (u32)sizeof(float));
+            const float q[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                if (s + i < t + TURNS) sum = fmaf(q[i], x[s + i], sum);
+        }
+#pragma unroll
+        for (u32 i = 1; i < TURNS; i++) own = turn == i ? x[t + i] : own;
+        const u32 address = shared + row + column * (u32)sizeof(float);
+        sts(address + SOLVE, own);
+        sts(address + SOLVE_READ, hold(sum));
+    }
+}
+
+// ---- the state
+
+// The lane's channels of one quarter, of the value rows that are its columns.
+HELPER void load_quarter(u64 state, u32 quarter, quad (&columns)[COLUMNS])
+{
+#pragma unroll
+    for (u32 j = 0; j < COLUMNS; j++)
+        columns[j] = load_state(state + quarter * (ROW_BYTES / 4) + j * 2 * ROW_BYTES);
+}
+
+// S0.khat and S0.qhat of a quarter of the channels, added to those of the others.
+HELPER void multiply_quarter(u32 shared, u32 quarter, const quad (&columns)[COLUMNS],
+                             float (&product)[TILES][COLUMNS][4], u32 lane)
+{
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) {
+            const u32 address = shared + HATS + hat_address(2 * quarter + half, i, lane);
+            const quad hat = lds_quad(address), lost = lds_quad(address + LOST);
+            const u32 high[4] = {hat.x, hat.y, hat.z, hat.w};
+            const u32 low[4] = {lost.x, lost.y, lost.z, lost.w};
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS; j++) {
+                const quad &s = columns[j];
+                multiply_tile(product[i][j], low, half ? s.z : s.x, half ? s.w : s.y);
+                multiply_tile(product[i][j], high, half ? s.z : s.x, half ? s.w : s.y);
+            }
+        }
+    }
+}
+
+// Of T and QT, the rows of a tile and the columns of another.
+HELPER void load_solve(u32 shared, u32 row, u32 column, u32 lane, parts &w, parts &read)
+{
+    const u32 address = shared + (row * TILE + lane / 4) * MATRIX_ROW +
+                        (column * TILE + lane % 4 * 2) * (u32)sizeof(float);
+    const pair a = lds_pair(address + SOLVE), b = lds_pair(address + SOLVE_READ);
+    w = split_bf16(a.x, a.y);
+    read = split_bf16(b.x, b.y);
+}
+
+// A lane's rows of v, of the correction, of the output: LANE_ROWS side by side, whatever their
+// alignment.
+HELPER void load_rows(u64 address, u32 (&words)[COLUMNS])
+{
+    if constexpr (COLUMNS == 4) {
+        const quad x = load_channels(address);
+        words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
+    } else {
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++)
+            words[j] = load16(address + 4 * j + 2) << 16 | load16(address + 4 * j);
+    }
+}
+
+HELPER void store_rows(u64 address, const u32 (&words)[COLUMNS])
+{
+    if constexpr (COLUMNS == 4) {
+        store_channels(address, {words[0], words[1], words[2], words[3]});
+    } else {
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) {
+            store16(address + 4 * j, (u16)words[j]);
+            store16(address + 4 * j + 2, (u16)(words[j] >> 16));
         }
     }
 }
@@ -962,8 +1219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_verify_t2_8_softplus_wy_split4(const __grid_constant__ struct kda_verify_params p)
 {
     begin_grid();
-    const u32 lane = threadIdx.x % 32, half = lane / 16;
-    const u32 warp = uniform(threadIdx.x / 32);
+    const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
     const window w = find_window(p, blockIdx.y);
     if (w.present == 0) return;
@@ -972,105 +1228,119 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         return;
     }
 
-    // The state is on its way while the tokens are prepared, but in no register.
+    // The state is on its way while the tokens are prepared, most of it in no register.
     const u32 shared = shared_base();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
         prefetch(state_address(p, w.slot, head, first_row), ROWS * (u32)ROW_BYTES);
-        sts(shared + FIRST, as_float(w.token));
-    }
 
-    // A half-warp without a token repeats its neighbour's.
-    const u32 query_head = find_query_head(p, head);
-    token_words words[ROUNDS] = {};
+    // A token that is not there has q = k = 0 and beta = 0.
+    const u32 query_head = find_query_head(p, head), eighth = 4 * warp + lane % 4;
+    token_words words[TILES] = {};
 #pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        const u32 t = 2 * (r * WARPS + warp), own = t + half < w.present ? t + half : t;
-        if (t < w.present) words[r] = load_token(p, w.token + own, query_head, head, lane);
+    for (u32 i = 0; i < TILES; i++) {
+        const u32 own = i * TILE + lane / 4;
+        if (own < w.present)
+            words[i] = load_token(p, w.token + own, query_head, head, eighth);
     }
-
-    const gate gate = load_gate(p, query_head, lane);
-#pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        const u32 t = 2 * (r * WARPS + warp), own = t + half;
-        if (t >= w.present) continue;
-        const token token = make_token(p, words[r], gate, lane);
-        if (own >= w.present) continue;  // a repetition
-        const u32 address = shared + VECTORS + own * TOKEN_BYTES;
-        store_vector(address + K, lane, token.k);
-        store_vector(address + Q, lane, token.q);
-        store_vector(address + D, lane, token.d);
-        if (lane % 16 == 0) {
-            sts(shared + BETA + own * sizeof(float), token.beta);
-            sts(shared + GRAM + own * (TOKENS + 1) * 8 + 4, token.kq);  // the diagonal of Q
-        }
-        const u64 kg = kg_address(p, w.slot, head, own);
-        if (kg && blockIdx.x % SPLIT == 0) store_kg(kg, words[r], lane);
-    }
-    // v is needed last. The CTA needs a part of it: some lanes have none.
-    const u32 channel = lane % 16 * LANE_CHANNELS;
-    quad v[ROUNDS] = {};
-#pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        const u32 own = 2 * (r * WARPS + warp) + half;
-        if (own < w.present && channel < ROWS)
-            v[r] = load_channels(p.v + ((w.token + own) * (u64)p.v_stride + (u64)head * DIM +
-                                        first_row + channel) * sizeof(u16));
-    }
-    sync_cta();
-
-    make_hats(shared, w.present, warp, lane);
-    if (2 * warp * COLUMNS < w.present) make_grams(shared, w.present, warp, lane);
-    const u32 row_tile = ROW_TILES < WARPS ? warp % ROW_TILES : warp * WARP_ROW_TILES;
-    const u32 share = ROW_TILES < WARPS ? warp / ROW_TILES : 0;
-    const u64 state = state_address(p, w.slot, head, first_row + row_tile * TILE_ROWS + lane / 4) +
+    const gate gate = load_gate(p, query_head, eighth);
+    const u32 row = first_row + warp * WARP_ROWS;
+    const u64 state = state_address(p, w.slot, head, row + lane / 8 * LANE_ROWS + lane / 4 % 2) +
                       lane % 4 * sizeof(quad);
-    quad rows[AHEAD][2];
-#pragma unroll
-    for (u32 i = 0; i < AHEAD; i++) load_step(state, i, rows[i]);
+    quad columns[AHEAD][COLUMNS];
 
-    sync_cta();
+    if (warp == 0 && lane % 4 == 0) {
 #pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        const u32 own = 2 * (r * WARPS + warp) + half;
-        if (own < w.present && channel < ROWS)
-            sts_quad(shared + V + (own * ROWS + channel) * sizeof(u16), v[r]);
+        for (u32 i = 0; i < TILES; i++) {
+            const u32 own = i * TILE + lane / 4;
+            float beta = widen_bf16(words[i].beta);
+            if (p.beta_is_logit) beta = sigmoid(beta);
+            sts(shared + BETA + own * sizeof(float), own < w.present ? beta : 0.0f);
+        }
+    }
+    make_tokens(p, words, gate, shared, warp, lane);
+    if (blockIdx.x % SPLIT == 0) {
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) {
+            const u32 own = i * TILE + lane / 4;
+            const u64 kg = kg_address(p, w.slot, head, own);
+            if (kg && own < w.present) store_kg(kg, words[i], eighth);
+        }
     }
 
+    u32 v[TILES][COLUMNS] = {};
 #pragma unroll
-    for (u32 i = 0; i < WARP_ROW_TILES; i++) {
-        float product[WARP_TOKEN_TILES][4] = {};
+    for (u32 i = 0; i < TILES; i++) {
+        const u32 own = i * TILE + lane / 4;
+        if (own < w.present)
+            load_rows(p.v + ((w.token + own) * (u64)p.v_stride + (u64)head * DIM + row +
+                             lane % 4 * LANE_ROWS) * sizeof(u16), v[i]);
+    }
 #pragma unroll
-        for (u32 c = 0; c < STEPS; c++) {
-            const u32 step = i * STEPS + c;
-            const quad a = rows[step % AHEAD][0], b = rows[step % AHEAD][1];
-            const u32 low[4] = {a.x, b.x, a.y, b.y}, high[4] = {a.z, b.z, a.w, b.w};
-            if (step + AHEAD < WARP_ROW_TILES * STEPS)
-                load_step(state, step + AHEAD, rows[step % AHEAD]);
+    for (u32 i = 0; i < AHEAD; i++) load_quarter(state, i, columns[i]);
+    sync_cta();
+    if (warp == 0) {
+        add_grams(p, shared, lane);
+        sync_warp();
+        solve(shared, lane);
+    }
+
+    float product[TILES][COLUMNS][4] = {};
 #pragma unroll
-            for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
-                const u32 tile = n * SHARES + share;
-                if (tile * TILE_TOKENS >= w.present) break;
-                const u32 address = shared + hat_address(tile * 8 + lane / 4, c * 4 + lane % 4);
-                const quad hat = lds_quad(address + HATS), lost = lds_quad(address + LOST);
-                multiply_tile(product[n], low, lost.x, lost.y);
-                multiply_tile(product[n], low, hat.x, hat.y);
-                multiply_tile(product[n], high, lost.z, lost.w);
-                multiply_tile(product[n], high, hat.z, hat.w);
+    for (u32 i = 0; i < 4; i++) {
+        quad own[COLUMNS];
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) own[j] = columns[i % AHEAD][j];
+        if (i + AHEAD < 4) load_quarter(state, i + AHEAD, columns[i % AHEAD]);
+        multiply_quarter(shared, i, own, product, lane);
+    }
+    sync_cta();
+
+    // u of a lane's token and rows, in two bf16, as rows of tokens; then as columns.
+    parts u[TILES][COLUMNS];
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
+        const u32 own = shared + (i * TILE + lane / 4) * (u32)sizeof(float);
+        const float k_scale = lds(own + K_SCALE), q_scale = lds(own + Q_SCALE);
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) {
+            float(&x)[4] = product[i][j];
+            const float a = as_float(v[i][j] << 16) - scaled(x[0], k_scale);
+            const float b = as_float(v[i][j] & 0xffff0000u) - scaled(x[1], k_scale);
+            const parts two = split_bf16(a, b);
+            u[i][j] = {transpose(two.high, lane), transpose(two.lost, lane)};
+            x[0] = 0.0f;
+            x[1] = 0.0f;
+            x[2] = scaled(x[2], q_scale);
+            x[3] = scaled(x[3], q_scale);
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
+        // w on top of o, from the tokens of this tile and of those before it.
+#pragma unroll
+        for (u32 s = 0; s <= i; s++) {
+            parts solve, read;
+            load_solve(shared, i, s, lane, solve, read);
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS; j++) {
+                float(&x)[4] = product[i][j];
+                multiply_half_tile(x, solve.lost, read.lost, u[s][j].high);
+                multiply_half_tile(x, solve.high, read.high, u[s][j].lost);
+                multiply_half_tile(x, solve.high, read.high, u[s][j].high);
             }
         }
+        const u32 own = i * TILE + lane / 4, own_row = row + lane % 4 * LANE_ROWS;
+        if (own >= w.present) continue;
+        u32 out[COLUMNS];
 #pragma unroll
-        for (u32 n = 0; n < WARP_TOKEN_TILES; n++) {
-            const u32 tile = n * SHARES + share;
-            if (tile * TILE_TOKENS >= w.present) break;
-            const u32 row = (row_tile + i) * TILE_ROWS + lane / 4;
-            const u32 address = shared + PRODUCT + row * PRODUCT_BYTES +
-                                (tile * TILE_TOKENS + lane % 4) * 8;
-            const float(&x)[4] = product[n];
-            sts64(address, (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
-            sts64(address + 8 * PRODUCT_BYTES, (u64)as_bits(x[3]) << 32 | as_bits(x[2]));
+        for (u32 j = 0; j < COLUMNS; j++) out[j] = pack_bf16(product[i][j][2], product[i][j][3]);
+        store_rows(out_address(p, w.token + own, head, own_row), out);
+        const u64 correction = correction_address(p, w.slot, head, own);
+        if (correction) {
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS; j++)
+                store64(correction + (own_row + 2 * j) * sizeof(float),
+                        (u64)as_bits(product[i][j][1]) << 32 | as_bits(product[i][j][0]));
         }
     }
-    sync_cta();
-    if (threadIdx.x >= ROWS) return;
-    solve<TOKENS>(p, w, shared, head, first_row + threadIdx.x);
 }

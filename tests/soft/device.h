@@ -35,6 +35,8 @@ unsigned soft_shuffle(unsigned value, unsigned source, int site);
 // c += a * b of the warp's m16n8k16 tiles, in fragments as mma.sync has them: bf16 pairs in a and
 // b, the products of a column of k added to c one after the other in f32. All 32 lanes take part.
 void soft_mma(float c[4], const unsigned a[4], const unsigned b[2], int site);
+// The same for m16n8k8 tiles of tf32, of whose words the lower 13 bits do not count.
+void soft_mma_tf32(float c[4], const unsigned a[4], const unsigned b[2], int site);
 void soft_sync_warp(int site);
 void soft_sync_cta(int site);
 

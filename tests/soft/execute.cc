@@ -369,7 +369,8 @@ SOFT_UNCHECKED static inline float half_of(unsigned word, unsigned half)
     return value;
 }
 
-SOFT_UNCHECKED void soft_mma(float c[4], const unsigned a[4], const unsigned b[2], int site)
+// Leaves the words of the lane's fragments where the other lanes find them: a, then b.
+SOFT_UNCHECKED static unsigned (*exchange_tiles(const unsigned a[4], const unsigned b[2], int site))[6]
 {
     machine *m = here;
     thread *self = m->current;
@@ -380,12 +381,41 @@ SOFT_UNCHECKED void soft_mma(float c[4], const unsigned a[4], const unsigned b[2
     for (unsigned i = 0; i < 4; i++) tiles[self->lane][i] = a[i];
     for (unsigned i = 0; i < 2; i++) tiles[self->lane][4 + i] = b[i];
     meet_warp(m, self, multiplying, site);
+    return tiles;
+}
+
+SOFT_UNCHECKED void soft_mma(float c[4], const unsigned a[4], const unsigned b[2], int site)
+{
+    const unsigned(*tiles)[6] = exchange_tiles(a, b, site);
+    const unsigned own = here->current->lane;
     for (unsigned k = 0; k < 16; k++) {
         const unsigned lane = k % 8 / 2, upper = k / 8;
         for (unsigned i = 0; i < 4; i++) {
-            const unsigned row = self->lane / 4, column = self->lane % 4 * 2 + i % 2;
+            const unsigned row = own / 4, column = own % 4 * 2 + i % 2;
             c[i] += half_of(tiles[row * 4 + lane][2 * upper + i / 2], k % 2) *
                     half_of(tiles[column * 4 + lane][4 + upper], k % 2);
+        }
+    }
+}
+
+SOFT_UNCHECKED static inline float tf32_of(unsigned word)
+{
+    const unsigned bits = word & ~0x1fffU;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SOFT_UNCHECKED void soft_mma_tf32(float c[4], const unsigned a[4], const unsigned b[2], int site)
+{
+    const unsigned(*tiles)[6] = exchange_tiles(a, b, site);
+    const unsigned own = here->current->lane;
+    for (unsigned k = 0; k < 8; k++) {
+        const unsigned lane = k % 4, upper = k / 4;
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned row = own / 4, column = own % 4 * 2 + i % 2;
+            c[i] += tf32_of(tiles[row * 4 + lane][2 * upper + i / 2]) *
+                    tf32_of(tiles[column * 4 + lane][4 + upper]);
         }
     }
 }
