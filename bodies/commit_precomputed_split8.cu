@@ -264,22 +264,25 @@ HELPER void store16(u64 address, u16 x)
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
-// 16 bytes, one element at a time: for addresses that are only known to be even.
+// 16 bytes, one element at a time: for addresses that are only known to be even. In a loop, which
+// the compiler must branch around: unrolled, its loads would be in everybody's way.
 HELPER quad load16x8(u64 address)
 {
-    u32 e[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) e[i] = load16(address + 2 * i);
-    return {e[1] << 16 | e[0], e[3] << 16 | e[2], e[5] << 16 | e[4], e[7] << 16 | e[6]};
+    quad x = {};
+#pragma unroll 1
+    for (int i = 0; i < 8; i++)
+        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16,
+             x.w >> 16 | load16(address + 2 * i) << 16};
+    return x;
 }
 
-HELPER void store16x8(u64 address, const quad &x)
+HELPER void store16x8(u64 address, const quad &words)
 {
-    const u32 words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        store16(address + 4 * i, (u16)words[i]);
-        store16(address + 4 * i + 2, (u16)(words[i] >> 16));
+    quad x = words;
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        store16(address + 2 * i, (u16)x.x);
+        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16, x.w >> 16};
     }
 }
 

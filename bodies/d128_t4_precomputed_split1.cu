@@ -535,10 +535,11 @@ HELPER token_words load_token(const kda_recurrent_params &p, u32 index, u32 quer
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
-            load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
-            load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
-            load16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
+    const u64 q = p.q + 2 * (index * (u64)p.q_stride + query);
+    const u64 k = p.k + 2 * (index * (u64)p.k_stride + query);
+    const u64 g = p.g + 2 * (index * (u64)p.g_stride + value);
+    const u64 beta = p.beta + 2 * (index * (u64)p.beta_stride + head);
+    return {load_channels(q), load_channels(k), load_channels(g), load16(beta)};
 }
 
 struct gate {};  // g is the log decay

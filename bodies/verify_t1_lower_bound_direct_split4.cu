@@ -256,6 +256,17 @@ HELPER u32 load32(u64 address)
     return x;
 }
 
+HELPER u64 load64(u64 address)
+{
+    u64 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_global(address, 8, __LINE__), 8);
+#else
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(x) : "l"(address));
+#endif
+    return x;
+}
+
 HELPER void store64(u64 address, u64 x)
 {
 #ifdef KDA_SOFT_DEVICE
@@ -317,22 +328,25 @@ HELPER float load_f32(u64 address) { return as_float(load32(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
-// 16 bytes, one element at a time: for addresses that are only known to be even.
+// 16 bytes, one element at a time: for addresses that are only known to be even. In a loop, which
+// the compiler must branch around: unrolled, its loads would be in everybody's way.
 HELPER quad load16x8(u64 address)
 {
-    u32 e[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) e[i] = load16(address + 2 * i);
-    return {e[1] << 16 | e[0], e[3] << 16 | e[2], e[5] << 16 | e[4], e[7] << 16 | e[6]};
+    quad x = {};
+#pragma unroll 1
+    for (int i = 0; i < 8; i++)
+        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16,
+             x.w >> 16 | load16(address + 2 * i) << 16};
+    return x;
 }
 
-HELPER void store16x8(u64 address, const quad &x)
+HELPER void store16x8(u64 address, const quad &words)
 {
-    const u32 words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        store16(address + 4 * i, (u16)words[i]);
-        store16(address + 4 * i + 2, (u16)(words[i] >> 16));
+    quad x = words;
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        store16(address + 2 * i, (u16)x.x);
+        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16, x.w >> 16};
     }
 }
 
@@ -466,10 +480,12 @@ HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_h
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
-            load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
-            load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
-            load16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
+    const u64 q = p.q + 2 * (index * (u64)p.q_stride + query);
+    const u64 k = p.k + 2 * (index * (u64)p.k_stride + query);
+    const u64 g = p.g + 2 * (index * (u64)p.g_stride + value);
+    const u64 beta = p.beta + 2 * (index * (u64)p.beta_stride + head);
+    if ((q | k | g) % 16 == 0) return {load128(q), load128(k), load128(g), load16(beta)};
+    return {load_channels(q), load_channels(k), load_channels(g), load16(beta)};
 }
 
 struct gate {
@@ -554,16 +570,15 @@ HELPER window find_window(const kda_verify_params &p, u32 n)
 {
     window w;
     w.slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
-    i64 begin = n * (i64)p.tokens, end = begin + p.tokens;
+    int begin = (int)n * p.tokens, end = begin + p.tokens;
     if (p.cu_seqlens) {
         begin = load_i32(p.cu_seqlens + 4 * (u64)n);
         end = load_i32(p.cu_seqlens + 4 * (u64)n + 4);
     }
-    i64 length = end - begin;
-    if (length > p.tok - begin) length = p.tok - begin;
-    if (length > p.tokens) length = p.tokens;
+    if (end > (int)p.tok) end = (int)p.tok;
     w.token = (u32)begin;
-    w.present = begin < 0 || length < 0 ? 0 : (u32)length;
+    w.present = begin < 0 || end < begin ? 0 : (u32)(end - begin);
+    if (w.present > (u32)p.tokens) w.present = (u32)p.tokens;
     w.live = w.slot >= p.null_min && w.slot < p.num_slots;
     return w;
 }

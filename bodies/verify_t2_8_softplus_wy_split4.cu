@@ -88,8 +88,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 8, SPLIT = 4, THREADS = 128, SMEM = 11488;
-constexpr int OCCUPANCY = 5;
+constexpr int TOKENS = 8, SPLIT = 4, THREADS = 128, SMEM = 18656;
+constexpr int OCCUPANCY = 6;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -308,6 +308,17 @@ HELPER u32 load32(u64 address)
     return x;
 }
 
+HELPER u64 load64(u64 address)
+{
+    u64 x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_global(address, 8, __LINE__), 8);
+#else
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(x) : "l"(address));
+#endif
+    return x;
+}
+
 HELPER void store64(u64 address, u64 x)
 {
 #ifdef KDA_SOFT_DEVICE
@@ -369,22 +380,25 @@ HELPER float load_f32(u64 address) { return as_float(load32(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
-// 16 bytes, one element at a time: for addresses that are only known to be even.
+// 16 bytes, one element at a time: for addresses that are only known to be even. In a loop, which
+// the compiler must branch around: unrolled, its loads would be in everybody's way.
 HELPER quad load16x8(u64 address)
 {
-    u32 e[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) e[i] = load16(address + 2 * i);
-    return {e[1] << 16 | e[0], e[3] << 16 | e[2], e[5] << 16 | e[4], e[7] << 16 | e[6]};
+    quad x = {};
+#pragma unroll 1
+    for (int i = 0; i < 8; i++)
+        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16,
+             x.w >> 16 | load16(address + 2 * i) << 16};
+    return x;
 }
 
-HELPER void store16x8(u64 address, const quad &x)
+HELPER void store16x8(u64 address, const quad &words)
 {
-    const u32 words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        store16(address + 4 * i, (u16)words[i]);
-        store16(address + 4 * i + 2, (u16)(words[i] >> 16));
+    quad x = words;
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        store16(address + 2 * i, (u16)x.x);
+        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16, x.w >> 16};
     }
 }
 
@@ -400,17 +414,6 @@ HELPER void store32(u64 address, u32 x)
     memcpy(soft_global(address, 4, __LINE__), &x, 4);
 #else
     asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
-#endif
-}
-
-// Asks for what a later load will find in L2: 16-byte aligned, a multiple of 16 bytes.
-HELPER void prefetch(u64 address, u32 size)
-{
-#ifdef KDA_SOFT_DEVICE
-    (void)soft_global(address, 16, __LINE__);
-    (void)soft_global(address + size - 16, 16, __LINE__);
-#else
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(size));
 #endif
 }
 
@@ -539,6 +542,24 @@ HELPER void sts_quad(u32 address, const quad &x)
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
                  "r"(x.z), "r"(x.w)
                  : "memory");
+#endif
+}
+
+// From global memory, past the registers. What it brings may be read by the same thread after
+// wait_copies.
+HELPER void copy_quad(u32 to, u64 from)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(to, 16, __LINE__), soft_global(from, 16, __LINE__), 16);
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+
+HELPER void wait_copies()
+{
+#ifndef KDA_SOFT_DEVICE
+    asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
@@ -733,10 +754,12 @@ HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_h
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
-            load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
-            load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
-            load16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
+    const u64 q = p.q + 2 * (index * (u64)p.q_stride + query);
+    const u64 k = p.k + 2 * (index * (u64)p.k_stride + query);
+    const u64 g = p.g + 2 * (index * (u64)p.g_stride + value);
+    const u64 beta = p.beta + 2 * (index * (u64)p.beta_stride + head);
+    if ((q | k | g) % 16 == 0) return {load128(q), load128(k), load128(g), load16(beta)};
+    return {load_channels(q), load_channels(k), load_channels(g), load16(beta)};
 }
 
 struct gate {
@@ -823,16 +846,15 @@ HELPER window find_window(const kda_verify_params &p, u32 n)
 {
     window w;
     w.slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
-    i64 begin = n * (i64)p.tokens, end = begin + p.tokens;
+    int begin = (int)n * p.tokens, end = begin + p.tokens;
     if (p.cu_seqlens) {
         begin = load_i32(p.cu_seqlens + 4 * (u64)n);
         end = load_i32(p.cu_seqlens + 4 * (u64)n + 4);
     }
-    i64 length = end - begin;
-    if (length > p.tok - begin) length = p.tok - begin;
-    if (length > p.tokens) length = p.tokens;
+    if (end > (int)p.tok) end = (int)p.tok;
     w.token = (u32)begin;
-    w.present = begin < 0 || length < 0 ? 0 : (u32)length;
+    w.present = begin < 0 || end < begin ? 0 : (u32)(end - begin);
+    if (w.present > (u32)p.tokens) w.present = (u32)p.tokens;
     w.live = w.slot >= p.null_min && w.slot < p.num_slots;
     return w;
 }
@@ -882,35 +904,36 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
 
 // ----------------------------------------------------------------------------------------- kernel
 
-constexpr u32 WARPS = 4;                 // a quarter of the channels each
 constexpr u32 TILE = 8, TILES = TOKENS / TILE;
 constexpr u32 GRAMS = TILES == 1 ? 1 : 3;  // products of two tiles: 0 with 0, 1 with 1, 1 with 0
-constexpr u32 STEPS = DIM / 16;          // of 16 channels in the product with the state
+constexpr u32 QUARTERS = 4, WARPS = QUARTERS * TILES;  // a quarter of the channels of a tile each
+constexpr u32 STEPS = DIM / 16;                        // of 16 channels in the product with the state
 constexpr u32 WARP_ROWS = ROWS / WARPS;
-constexpr u32 COLUMNS = WARP_ROWS / 8;   // tiles of 8 value rows of a warp
-constexpr u32 LANE_ROWS = 2 * COLUMNS;   // value rows of a lane, side by side, in u, w and o
-constexpr u32 AHEAD = 1;                 // quarters of the state that wait in registers
-static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "four warps");
+constexpr u32 COLUMNS = WARP_ROWS / 8;  // tiles of 8 value rows of a warp
+constexpr u32 LANE_ROWS = 2 * COLUMNS;  // value rows of a lane, side by side, in u, w and o
+static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "whole tiles");
 
-// Shared memory. The hats of all steps, as the lanes of the product want them: 16 bytes of the
-// rounded number, then of what its rounding lost. The warps' parts of the grams and of q.q; over
-// them, once they are added, T and QT. G and Q. Beta and the scales of k and q.
+// Shared memory. The state, in each odd row the other half of its 8 steps first: off the banks of
+// the even row before it. The hats of all steps, as the lanes of the product want them: 16 bytes of
+// the rounded number, then of what its rounding lost; until the second tile has hats, what it needs
+// of the first. The warps' parts of the grams; over them, once they are added, G, Q, T and QT. The
+// warps' parts of q.q; beta and the scales of k and q.
 constexpr u32 FRAGMENT = 32 * sizeof(quad);
-constexpr u32 HATS = 0, LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT;
-constexpr u32 PARTS = STEPS * TILES * HAT_BYTES;
-constexpr u32 SQUARES = PARTS + GRAMS * WARPS * FRAGMENT;
+constexpr u32 STATE = 0, HATS = STATE + ROWS * (u32)ROW_BYTES;
+constexpr u32 LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT, TILE_HATS = STEPS * HAT_BYTES;
+constexpr u32 PARTS = HATS + TILES * TILE_HATS;
+constexpr u32 SQUARES = PARTS + GRAMS * QUARTERS * FRAGMENT;
 constexpr u32 MATRIX_ROW = (TOKENS + 8) * sizeof(float);  // 8: off the banks of the next rows
 constexpr u32 MATRIX = TOKENS * MATRIX_ROW;
-constexpr u32 SOLVE = PARTS, SOLVE_READ = SOLVE + MATRIX;
-constexpr u32 G = SQUARES + WARPS * TOKENS * sizeof(float), Q = G + MATRIX;
-constexpr u32 BETA = Q + MATRIX, K_SCALE = BETA + TOKENS * sizeof(float);
-constexpr u32 Q_SCALE = K_SCALE + TOKENS * sizeof(float);
+constexpr u32 G = PARTS, Q = G + MATRIX, SOLVE = Q + MATRIX, SOLVE_READ = SOLVE + MATRIX;
+constexpr u32 BETA = SQUARES + QUARTERS * TOKENS * sizeof(float);
+constexpr u32 K_SCALE = BETA + TOKENS * sizeof(float), Q_SCALE = K_SCALE + TOKENS * sizeof(float);
 static_assert(SMEM == Q_SCALE + TOKENS * sizeof(float), "the row's smem");
-static_assert(2 * MATRIX <= SQUARES - PARTS, "T and QT fit over the parts");
+static_assert(4 * MATRIX <= SQUARES - PARTS, "the matrices fit over the parts");
 
 HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
 {
-    return (step * TILES + tile) * HAT_BYTES + lane * (u32)sizeof(quad);
+    return HATS + tile * TILE_HATS + step * HAT_BYTES + lane * (u32)sizeof(quad);
 }
 
 // Where the gate may grow, what comes of products of decays is held within 2^50: a sum over channels
@@ -921,11 +944,6 @@ HELPER float hold(float x)
 }
 
 HELPER float carry(float x, float d) { return hold(x * d); }
-
-HELPER quad choose(bool first, const quad &a, const quad &b)
-{
-    return {first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w};
-}
 
 HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
 
@@ -946,12 +964,10 @@ template <u32 LEVEL> HELPER void join_blocks(factors &x, u32 lane)
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
         const float other = shuffle_xor(x.block[c], 4 * LEVEL);
-        if (later) {
-            x.k[c] = carry(x.k[c], other);
-            x.q[c] = carry(x.q[c], other);
-        } else {
-            x.earlier[c] = carry(x.earlier[c], other);
-        }
+        const float before = later ? other : 1.0f, after = later ? 1.0f : other;
+        x.k[c] = carry(x.k[c], before);
+        x.q[c] = carry(x.q[c], before);
+        x.earlier[c] = carry(x.earlier[c], after);
         x.block[c] = carry(x.block[c], other);
     }
 }
@@ -982,11 +998,11 @@ template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors 
 }
 
 // Both steps of a warp's channels of the hats.
-HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 warp, u32 lane)
+HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 quarter, u32 lane)
 {
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
-        const u32 address = shared + HATS + hat_address(2 * warp + i, tile, lane);
+        const u32 address = shared + hat_address(2 * quarter + i, tile, lane);
         const parts a = split_bf16(x.k[4 * i], x.k[4 * i + 1]);
         const parts b = split_bf16(x.q[4 * i], x.q[4 * i + 1]);
         const parts c = split_bf16(x.k[4 * i + 2], x.k[4 * i + 3]);
@@ -996,66 +1012,84 @@ HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 warp, u32 lan
     }
 }
 
-HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp, u32 lane)
+HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 quarter, u32 lane)
 {
-    sts128(shared + PARTS + (number * WARPS + warp) * FRAGMENT + lane * (u32)sizeof(quad),
+    sts128(shared + PARTS + (number * QUARTERS + quarter) * FRAGMENT + lane * (u32)sizeof(quad),
            {gram[0], gram[1], gram[2], gram[3]});
 }
 
-// The hats of all tokens and the warp's part of the grams.
-HELPER void make_tokens(const kda_verify_params &p, const token_words (&words)[TILES],
-                        const gate &gate, u32 shared, u32 warp, u32 lane)
+// A warp's part of the grams of its tile and of q.q, from its words. Leaves the later operands of
+// the next level, which in the first tile are the hats, and what the second tile needs of it.
+HELPER factors make_factors(const kda_verify_params &p, const token_words &words, const gate &gate,
+                            u32 shared, u32 tile, u32 quarter, u32 lane)
 {
-    float earlier[LANE_CHANNELS], block[LANE_CHANNELS];  // of the tile before
-#pragma unroll 1
-    for (u32 i = 0; i < TILES; i++) {
-        const token_words &own = words[TILES - 1], &first = words[0];
-        const bool last = i + 1 == TILES;
-        const quad k = choose(last, own.k, first.k), q = choose(last, own.q, first.q);
-        // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
-        const u32 low[4] = {k.x, q.x, k.y, q.y}, high[4] = {k.z, q.z, k.w, q.w};
-        float gram[4] = {}, squares[4] = {};
-        multiply_tile(gram, low, k.x, k.y);
-        multiply_tile(gram, high, k.z, k.w);
-        multiply_tile(squares, low, q.x, q.y);
-        multiply_tile(squares, high, q.z, q.w);
-        if (lane % 4 == lane / 8)
-            sts(shared + SQUARES + (warp * TOKENS + i * TILE + lane / 4) * sizeof(float),
-                lane / 4 % 2 ? squares[3] : squares[2]);
+    // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
+    const quad k = words.k, q = words.q;
+    const u32 low[4] = {k.x, q.x, k.y, q.y}, high[4] = {k.z, q.z, k.w, q.w};
+    float gram[4] = {}, squares[4] = {};
+    multiply_tile(gram, low, k.x, k.y);
+    multiply_tile(gram, high, k.z, k.w);
+    multiply_tile(squares, low, q.x, q.y);
+    multiply_tile(squares, high, q.z, q.w);
+    if (lane % 4 == lane / 8)
+        sts(shared + SQUARES + (quarter * TOKENS + tile * TILE + lane / 4) * sizeof(float),
+            lane / 4 % 2 ? squares[3] : squares[2]);
 
-        factors x;
-        make_decays(p, choose(last, own.g, first.g), gate, x.block);
-        unpack_bf16(k, x.earlier);
-        unpack_bf16(q, x.q);
+    factors x;
+    make_decays(p, words.g, gate, x.block);
+    unpack_bf16(k, x.earlier);
+    unpack_bf16(q, x.q);
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) {
-            x.k[c] = carry(x.earlier[c], x.block[c]);
-            x.q[c] = carry(x.q[c], x.block[c]);
-        }
-        multiply_level<1>(gram, x, lane);
-        join_blocks<1>(x, lane);
-        multiply_level<2>(gram, x, lane);
-        join_blocks<2>(x, lane);
-        multiply_level<4>(gram, x, lane);
-        join_blocks<4>(x, lane);
-        store_part(shared, gram, i, warp, lane);
-        if (i == 1) {
-            float across[4] = {};
-            multiply_tokens(across, x, earlier);
-            store_part(shared, across, 2, warp, lane);
-#pragma unroll
-            for (int c = 0; c < LANE_CHANNELS; c++) {
-                x.k[c] = carry(x.k[c], block[c]);
-                x.q[c] = carry(x.q[c], block[c]);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) {
-            earlier[c] = x.earlier[c];
-            block[c] = x.block[c];
-        }
-        store_hats(shared, x, i, warp, lane);
+    for (int c = 0; c < LANE_CHANNELS; c++) {
+        x.k[c] = carry(x.earlier[c], x.block[c]);
+        x.q[c] = carry(x.q[c], x.block[c]);
     }
+    multiply_level<1>(gram, x, lane);
+    join_blocks<1>(x, lane);
+    multiply_level<2>(gram, x, lane);
+    join_blocks<2>(x, lane);
+    multiply_level<4>(gram, x, lane);
+    join_blocks<4>(x, lane);
+    store_part(shared, gram, tile, quarter, lane);
+    return x;
+}
+
+// Between a warp of the first tile and the warp of the second tile that has the same channels, lane
+// to lane. In 64 bytes of each lane of the latter, which only it writes to after that.
+HELPER u32 across_address(u32 quarter, u32 lane)
+{
+    return hat_address(2 * quarter, 1, lane);
+}
+
+HELPER void give_across(u32 shared, const factors &x, u32 quarter, u32 lane)
+{
+    const u32 address = shared + across_address(quarter, lane);
+    sts128(address, {x.earlier[0], x.earlier[1], x.earlier[2], x.earlier[3]});
+    sts128(address + FRAGMENT, {x.earlier[4], x.earlier[5], x.earlier[6], x.earlier[7]});
+    sts128(address + 2 * FRAGMENT, {x.block[0], x.block[1], x.block[2], x.block[3]});
+    sts128(address + 3 * FRAGMENT, {x.block[4], x.block[5], x.block[6], x.block[7]});
+}
+
+// The part of the gram of both tiles, and the second tile's factors become hats.
+HELPER void take_across(u32 shared, factors &x, u32 quarter, u32 lane)
+{
+    const u32 address = shared + across_address(quarter, lane);
+    float first[4][4], gram[4] = {};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const vec4 four = lds128(address + i * FRAGMENT);
+        first[i][0] = four.x, first[i][1] = four.y, first[i][2] = four.z, first[i][3] = four.w;
+    }
+    float earlier[LANE_CHANNELS];
+#pragma unroll
+    for (u32 c = 0; c < LANE_CHANNELS; c++) earlier[c] = first[c / 4][c % 4];
+    multiply_tokens(gram, x, earlier);
+#pragma unroll
+    for (u32 c = 0; c < LANE_CHANNELS; c++) {
+        x.k[c] = carry(x.k[c], first[2 + c / 4][c % 4]);
+        x.q[c] = carry(x.q[c], first[2 + c / 4][c % 4]);
+    }
+    store_part(shared, gram, 2, quarter, lane);
 }
 
 // ---- grams, T and QT, by one warp
@@ -1063,40 +1097,46 @@ HELPER void make_tokens(const kda_verify_params &p, const token_words (&words)[T
 HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane)
 {
     const u32 g = lane / 4, t = lane % 4;
-    float k_scale[TILES], q_scale[TILES], column_scales[TILES][2];
+    float sums[GRAMS][4] = {}, k_scale[TILES], q_scale[TILES], column_scales[TILES][2];
 #pragma unroll
     for (u32 i = 0; i < GRAMS; i++) {
-        float sum[4] = {};
+        float(&sum)[4] = sums[i];
 #pragma unroll
-        for (u32 warp = 0; warp < WARPS; warp++) {
-            const vec4 part = lds128(shared + PARTS + (i * WARPS + warp) * FRAGMENT +
+        for (u32 quarter = 0; quarter < QUARTERS; quarter++) {
+            const vec4 part = lds128(shared + PARTS + (i * QUARTERS + quarter) * FRAGMENT +
                                      lane * (u32)sizeof(quad));
             sum[0] = sum[0] + part.x;
             sum[1] = sum[1] + part.y;
             sum[2] = sum[2] + part.z;
             sum[3] = sum[3] + part.w;
         }
-        if (i < TILES) {
-            const float kk = shuffle_from(g % 2 ? sum[1] : sum[0], g * 4 + g / 2);
-            float qq = 0.0f;
+    }
+    sync_warp();
 #pragma unroll
-            for (u32 warp = 0; warp < WARPS; warp++)
-                qq = qq + lds(shared + SQUARES + (warp * TOKENS + i * TILE + g) * sizeof(float));
-            k_scale[i] = rsqrt_fast(kk + EPSILON);
-            q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
-            column_scales[i][0] = shuffle_from(k_scale[i], 2 * t * 4);
-            column_scales[i][1] = shuffle_from(k_scale[i], (2 * t + 1) * 4);
-            if (t == 0) {
-                sts(shared + K_SCALE + (i * TILE + g) * sizeof(float), k_scale[i]);
-                sts(shared + Q_SCALE + (i * TILE + g) * sizeof(float), q_scale[i]);
-            }
+    for (u32 i = 0; i < TILES; i++) {
+        const u32 own = shared + (i * TILE + g) * (u32)sizeof(float);
+        float qq = 0.0f;
+#pragma unroll
+        for (u32 quarter = 0; quarter < QUARTERS; quarter++)
+            qq = qq + lds(own + SQUARES + quarter * TOKENS * (u32)sizeof(float));
+        const float kk = shuffle_from(g % 2 ? sums[i][1] : sums[i][0], g * 4 + g / 2);
+        k_scale[i] = rsqrt_fast(kk + EPSILON);
+        q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
+        column_scales[i][0] = shuffle_from(k_scale[i], 2 * t * 4);
+        column_scales[i][1] = shuffle_from(k_scale[i], (2 * t + 1) * 4);
+        if (t == 0) {
+            sts(own + K_SCALE, k_scale[i]);
+            sts(own + Q_SCALE, q_scale[i]);
         }
+    }
+#pragma unroll
+    for (u32 i = 0; i < GRAMS; i++) {
         const u32 row = i == 0 ? 0 : 1, column = i == 1 ? 1 : 0;
         float x[4];
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
             const float scale = j < 2 ? k_scale[row] : q_scale[row];
-            x[j] = hold(scaled(scaled(sum[j], column_scales[column][j % 2]), scale));
+            x[j] = hold(scaled(scaled(sums[i][j], column_scales[column][j % 2]), scale));
             if (row == column && 2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
         }
         const u32 address =
@@ -1148,31 +1188,44 @@ HELPER void solve(u32 shared, u32 lane)
 
 // ---- the state
 
-// The lane's channels of one quarter, of the value rows that are its columns.
-HELPER void load_quarter(u64 state, u32 quarter, quad (&columns)[COLUMNS])
+// A warp's rows, 16 bytes per lane and turn: two rows.
+HELPER void copy_state(u32 to, u64 from, u32 lane)
 {
+    const u32 half = lane / 16;
+    const u32 place = half * (u32)ROW_BYTES + (lane % 16 ^ 4 * half) * (u32)sizeof(quad);
 #pragma unroll
-    for (u32 j = 0; j < COLUMNS; j++)
-        columns[j] = load_state(state + quarter * (ROW_BYTES / 4) + j * 2 * ROW_BYTES);
+    for (u32 i = 0; i < WARP_ROWS / 2; i++)
+        copy_quad(to + place + i * 2 * (u32)ROW_BYTES,
+                  from + lane * sizeof(quad) + i * 2 * ROW_BYTES);
 }
 
-// S0.khat and S0.qhat of a quarter of the channels, added to those of the others.
-HELPER void multiply_quarter(u32 shared, u32 quarter, const quad (&columns)[COLUMNS],
-                             float (&product)[TILES][COLUMNS][4], u32 lane)
+// S0.khat and S0.qhat of all tokens and of the value rows that are the lane's columns.
+HELPER void multiply_state(u32 shared, u32 state, float (&product)[TILES][COLUMNS][4], u32 lane)
 {
+    const u32 odd = lane / 4 % 2;
+    const u32 row = state + (lane / 8 * LANE_ROWS + odd) * (u32)ROW_BYTES +
+                    lane % 4 * (u32)sizeof(quad);
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
+    for (u32 quarter = 0; quarter < QUARTERS; quarter++) {
+        quad columns[COLUMNS];
 #pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            const u32 address = shared + HATS + hat_address(2 * quarter + half, i, lane);
-            const quad hat = lds_quad(address), lost = lds_quad(address + LOST);
-            const u32 high[4] = {hat.x, hat.y, hat.z, hat.w};
-            const u32 low[4] = {lost.x, lost.y, lost.z, lost.w};
+        for (u32 j = 0; j < COLUMNS; j++)
+            columns[j] = lds_quad(row + (quarter ^ odd) * 4 * (u32)sizeof(quad) +
+                                  j * 2 * (u32)ROW_BYTES);
 #pragma unroll
-            for (u32 j = 0; j < COLUMNS; j++) {
-                const quad &s = columns[j];
-                multiply_tile(product[i][j], low, half ? s.z : s.x, half ? s.w : s.y);
-                multiply_tile(product[i][j], high, half ? s.z : s.x, half ? s.w : s.y);
+        for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+            for (u32 i = 0; i < TILES; i++) {
+                const u32 address = shared + hat_address(2 * quarter + half, i, lane);
+                const quad hat = lds_quad(address), lost = lds_quad(address + LOST);
+                const u32 high[4] = {hat.x, hat.y, hat.z, hat.w};
+                const u32 low[4] = {lost.x, lost.y, lost.z, lost.w};
+#pragma unroll
+                for (u32 j = 0; j < COLUMNS; j++) {
+                    const quad &s = columns[j];
+                    multiply_tile(product[i][j], low, half ? s.z : s.x, half ? s.w : s.y);
+                    multiply_tile(product[i][j], high, half ? s.z : s.x, half ? s.w : s.y);
+                }
             }
         }
     }
@@ -1188,30 +1241,43 @@ HELPER void load_solve(u32 shared, u32 row, u32 column, u32 lane, parts &w, part
     read = split_bf16(b.x, b.y);
 }
 
-// A lane's rows of v, of the correction, of the output: LANE_ROWS side by side, whatever their
-// alignment.
-HELPER void load_rows(u64 address, u32 (&words)[COLUMNS])
+// A lane's rows of v and of the output, whatever their alignment.
+HELPER void load_rows(u64 address, u32 (&x)[COLUMNS])
 {
-    if constexpr (COLUMNS == 4) {
-        const quad x = load_channels(address);
-        words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
-    } else {
+    if (address % sizeof x != 0) {
+#pragma unroll 1
+        for (u32 i = 0; i < LANE_ROWS; i++) {
 #pragma unroll
-        for (u32 j = 0; j < COLUMNS; j++)
-            words[j] = load16(address + 4 * j + 2) << 16 | load16(address + 4 * j);
+            for (u32 j = 0; j + 1 < COLUMNS; j++) x[j] = x[j] >> 16 | x[j + 1] << 16;
+            x[COLUMNS - 1] = x[COLUMNS - 1] >> 16 | load16(address + 2 * i) << 16;
+        }
+    } else if constexpr (COLUMNS == 4) {
+        const quad words = load128(address);
+        x[0] = words.x, x[1] = words.y, x[2] = words.z, x[3] = words.w;
+    } else if constexpr (COLUMNS == 2) {
+        const u64 words = load64(address);
+        x[0] = (u32)words, x[1] = (u32)(words >> 32);
+    } else {
+        x[0] = load32(address);
     }
 }
 
-HELPER void store_rows(u64 address, const u32 (&words)[COLUMNS])
+HELPER void store_rows(u64 address, u32 (&x)[COLUMNS])
 {
-    if constexpr (COLUMNS == 4) {
-        store_channels(address, {words[0], words[1], words[2], words[3]});
-    } else {
+    if (address % sizeof x != 0) {
+#pragma unroll 1
+        for (u32 i = 0; i < LANE_ROWS; i++) {
+            store16(address + 2 * i, (u16)x[0]);
 #pragma unroll
-        for (u32 j = 0; j < COLUMNS; j++) {
-            store16(address + 4 * j, (u16)words[j]);
-            store16(address + 4 * j + 2, (u16)(words[j] >> 16));
+            for (u32 j = 0; j + 1 < COLUMNS; j++) x[j] = x[j] >> 16 | x[j + 1] << 16;
+            x[COLUMNS - 1] = x[COLUMNS - 1] >> 16;
         }
+    } else if constexpr (COLUMNS == 4) {
+        store_state(address, {x[0], x[1], x[2], x[3]});
+    } else if constexpr (COLUMNS == 2) {
+        store64(address, (u64)x[1] << 32 | x[0]);
+    } else {
+        store32(address, x[0]);
     }
 }
 
@@ -1221,6 +1287,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     begin_grid();
     const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
+    const u32 quarter = warp % QUARTERS, tile = warp / QUARTERS, eighth = 4 * quarter + lane % 4;
+    const u32 query_head = find_query_head(p, head);
+    const gate gate = load_gate(p, query_head, eighth);
     const window w = find_window(p, blockIdx.y);
     if (w.present == 0) return;
     if (!w.live) {
@@ -1228,55 +1297,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         return;
     }
 
-    // The state is on its way while the tokens are prepared, most of it in no register.
-    const u32 shared = shared_base();
-    if (threadIdx.x == 0)
-        prefetch(state_address(p, w.slot, head, first_row), ROWS * (u32)ROW_BYTES);
-
     // A token that is not there has q = k = 0 and beta = 0.
-    const u32 query_head = find_query_head(p, head), eighth = 4 * warp + lane % 4;
-    token_words words[TILES] = {};
-#pragma unroll
-    for (u32 i = 0; i < TILES; i++) {
-        const u32 own = i * TILE + lane / 4;
-        if (own < w.present)
-            words[i] = load_token(p, w.token + own, query_head, head, eighth);
-    }
-    const gate gate = load_gate(p, query_head, eighth);
-    const u32 row = first_row + warp * WARP_ROWS;
-    const u64 state = state_address(p, w.slot, head, row + lane / 8 * LANE_ROWS + lane / 4 % 2) +
-                      lane % 4 * sizeof(quad);
-    quad columns[AHEAD][COLUMNS];
-
-    if (warp == 0 && lane % 4 == 0) {
-#pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            const u32 own = i * TILE + lane / 4;
-            float beta = widen_bf16(words[i].beta);
-            if (p.beta_is_logit) beta = sigmoid(beta);
-            sts(shared + BETA + own * sizeof(float), own < w.present ? beta : 0.0f);
-        }
-    }
-    make_tokens(p, words, gate, shared, warp, lane);
-    if (blockIdx.x % SPLIT == 0) {
-#pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            const u32 own = i * TILE + lane / 4;
-            const u64 kg = kg_address(p, w.slot, head, own);
-            if (kg && own < w.present) store_kg(kg, words[i], eighth);
-        }
+    const u32 shared = shared_base(), own = tile * TILE + lane / 4;
+    token_words words = {};
+    if (own < w.present) words = load_token(p, w.token + own, query_head, head, eighth);
+    const u32 row = warp * WARP_ROWS, state = shared + STATE + row * (u32)ROW_BYTES;
+    copy_state(state, state_address(p, w.slot, head, first_row + row), lane);
+    if (quarter == 0 && lane % 4 == 0) {
+        float beta = widen_bf16(words.beta);
+        if (p.beta_is_logit) beta = sigmoid(beta);
+        sts(shared + BETA + own * sizeof(float), own < w.present ? beta : 0.0f);
     }
 
+    factors x = make_factors(p, words, gate, shared, tile, quarter, lane);
+    if (TILES == 2) {
+        if (tile == 0) give_across(shared, x, quarter, lane);
+        sync_cta();
+        if (tile == 1) take_across(shared, x, quarter, lane);
+    }
+    store_hats(shared, x, tile, quarter, lane);
+    const u64 kg = kg_address(p, w.slot, head, own);
+    if (kg && own < w.present && blockIdx.x % SPLIT == 0) store_kg(kg, words, eighth);
+    const u32 lane_row = first_row + row + lane % 4 * LANE_ROWS;
     u32 v[TILES][COLUMNS] = {};
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
-        const u32 own = i * TILE + lane / 4;
-        if (own < w.present)
-            load_rows(p.v + ((w.token + own) * (u64)p.v_stride + (u64)head * DIM + row +
-                             lane % 4 * LANE_ROWS) * sizeof(u16), v[i]);
+        const u32 t = i * TILE + lane / 4;
+        if (t < w.present)
+            load_rows(p.v + ((w.token + t) * (u64)p.v_stride + (u64)head * DIM + lane_row) *
+                                sizeof(u16), v[i]);
     }
-#pragma unroll
-    for (u32 i = 0; i < AHEAD; i++) load_quarter(state, i, columns[i]);
     sync_cta();
     if (warp == 0) {
         add_grams(p, shared, lane);
@@ -1285,33 +1335,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
 
     float product[TILES][COLUMNS][4] = {};
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        quad own[COLUMNS];
-#pragma unroll
-        for (u32 j = 0; j < COLUMNS; j++) own[j] = columns[i % AHEAD][j];
-        if (i + AHEAD < 4) load_quarter(state, i + AHEAD, columns[i % AHEAD]);
-        multiply_quarter(shared, i, own, product, lane);
-    }
+    wait_copies();
+    sync_warp();
+    multiply_state(shared, state, product, lane);
     sync_cta();
 
     // u of a lane's token and rows, in two bf16, as rows of tokens; then as columns.
     parts u[TILES][COLUMNS];
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
-        const u32 own = shared + (i * TILE + lane / 4) * (u32)sizeof(float);
-        const float k_scale = lds(own + K_SCALE), q_scale = lds(own + Q_SCALE);
+        const u32 address = shared + (i * TILE + lane / 4) * (u32)sizeof(float);
+        const float k_scale = lds(address + K_SCALE), q_scale = lds(address + Q_SCALE);
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++) {
-            float(&x)[4] = product[i][j];
-            const float a = as_float(v[i][j] << 16) - scaled(x[0], k_scale);
-            const float b = as_float(v[i][j] & 0xffff0000u) - scaled(x[1], k_scale);
-            const parts two = split_bf16(a, b);
+            float(&y)[4] = product[i][j];
+            const parts two =
+                split_bf16(as_float(v[i][j] << 16) - scaled(y[0], k_scale),
+                           as_float(v[i][j] & 0xffff0000u) - scaled(y[1], k_scale));
             u[i][j] = {transpose(two.high, lane), transpose(two.lost, lane)};
-            x[0] = 0.0f;
-            x[1] = 0.0f;
-            x[2] = scaled(x[2], q_scale);
-            x[3] = scaled(x[3], q_scale);
+            y[0] = 0.0f;
+            y[1] = 0.0f;
+            y[2] = scaled(y[2], q_scale);
+            y[3] = scaled(y[3], q_scale);
         }
     }
 #pragma unroll
@@ -1323,23 +1368,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             load_solve(shared, i, s, lane, solve, read);
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; j++) {
-                float(&x)[4] = product[i][j];
-                multiply_half_tile(x, solve.lost, read.lost, u[s][j].high);
-                multiply_half_tile(x, solve.high, read.high, u[s][j].lost);
-                multiply_half_tile(x, solve.high, read.high, u[s][j].high);
+                float(&y)[4] = product[i][j];
+                multiply_half_tile(y, solve.lost, read.lost, u[s][j].high);
+                multiply_half_tile(y, solve.high, read.high, u[s][j].lost);
+                multiply_half_tile(y, solve.high, read.high, u[s][j].high);
             }
         }
-        const u32 own = i * TILE + lane / 4, own_row = row + lane % 4 * LANE_ROWS;
-        if (own >= w.present) continue;
+        const u32 t = i * TILE + lane / 4;
+        if (t >= w.present) continue;
         u32 out[COLUMNS];
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++) out[j] = pack_bf16(product[i][j][2], product[i][j][3]);
-        store_rows(out_address(p, w.token + own, head, own_row), out);
-        const u64 correction = correction_address(p, w.slot, head, own);
+        store_rows(out_address(p, w.token + t, head, lane_row), out);
+        const u64 correction = correction_address(p, w.slot, head, t);
         if (correction) {
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; j++)
-                store64(correction + (own_row + 2 * j) * sizeof(float),
+                store64(correction + (lane_row + 2 * j) * sizeof(float),
                         (u64)as_bits(product[i][j][1]) << 32 | as_bits(product[i][j][0]));
         }
     }
