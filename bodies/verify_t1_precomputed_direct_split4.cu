@@ -153,6 +153,37 @@ HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
     }
 }
 
+// x * y where it is so, else x: one instruction under a predicate, and no copy of x. \100 is the at
+// sign, which means something else in a template.
+HELPER float multiply_if(bool so, float x, float y)
+{
+#ifdef KDA_SOFT_DEVICE
+    return so ? x * y : x;
+#else
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p mul.rn.f32 %0, %0, %2; }"
+        : "+f"(x)
+        : "r"((u32)so), "f"(y));
+    return x;
+#endif
+}
+
+// Two bf16, each within +-its half of `limit`; a NaN stays one.
+HELPER u32 limit_bf16(u32 x, u32 limit)
+{
+#ifdef KDA_SOFT_DEVICE
+    u32 y = 0;
+    for (u32 shift = 0; shift < 32; shift += 16) {
+        const u32 half = x >> shift & 0xffff, size = half & 0x7fff, most = limit >> shift & 0xffff;
+        y |= (size > most && size <= 0x7f80 ? (half & 0x8000) | most : half) << shift;
+    }
+    return y;
+#else
+    u32 y;
+    asm("min.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(limit));
+    return y;
+#endif
+}
+
 // Two numbers as bf16, and what the rounding lost.
 struct parts {
     u32 high, lost;

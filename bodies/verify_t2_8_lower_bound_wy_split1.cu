@@ -88,7 +88,7 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 8, SPLIT = 1, THREADS = 128, SMEM = 43232;
+constexpr int TOKENS = 8, SPLIT = 1, THREADS = 128, SMEM = 43248;
 constexpr int OCCUPANCY = 5;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
@@ -172,6 +172,37 @@ HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
         out[2 * i] = as_float(words[i] << 16);
         out[2 * i + 1] = as_float(words[i] & 0xffff0000u);
     }
+}
+
+// x * y where it is so, else x: one instruction under a predicate, and no copy of x. \100 is the at
+// sign, which means something else in a template.
+HELPER float multiply_if(bool so, float x, float y)
+{
+#ifdef KDA_SOFT_DEVICE
+    return so ? x * y : x;
+#else
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p mul.rn.f32 %0, %0, %2; }"
+        : "+f"(x)
+        : "r"((u32)so), "f"(y));
+    return x;
+#endif
+}
+
+// Two bf16, each within +-its half of `limit`; a NaN stays one.
+HELPER u32 limit_bf16(u32 x, u32 limit)
+{
+#ifdef KDA_SOFT_DEVICE
+    u32 y = 0;
+    for (u32 shift = 0; shift < 32; shift += 16) {
+        const u32 half = x >> shift & 0xffff, size = half & 0x7fff, most = limit >> shift & 0xffff;
+        y |= (size > most && size <= 0x7f80 ? (half & 0x8000) | most : half) << shift;
+    }
+    return y;
+#else
+    u32 y;
+    asm("min.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(limit));
+    return y;
+#endif
 }
 
 // Two numbers as bf16, and what the rounding lost.
@@ -885,20 +916,21 @@ static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "wh
 // Shared memory. The state, in each odd row the other half of its 8 steps first: off the banks of
 // the even row before it. The hats of all steps, as the lanes of the product want them: 16 bytes of
 // the rounded number, then of what its rounding lost; until the second tile has hats, what it needs
-// of the first. The warps' parts of the grams; over them, once they are added, G, Q, T and QT. The
-// warps' parts of q.q; beta and the scales of k and q.
+// of the first. The warps' parts of the grams; over them, once they are added, G and T of each tile,
+// then T and QT as operands. The warps' parts of q.q; beta and the scales of k and q.
 constexpr u32 FRAGMENT = 32 * sizeof(quad);
 constexpr u32 STATE = 0, HATS = STATE + ROWS * (u32)ROW_BYTES;
 constexpr u32 LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT, TILE_HATS = STEPS * HAT_BYTES;
 constexpr u32 PARTS = HATS + TILES * TILE_HATS;
 constexpr u32 SQUARES = PARTS + GRAMS * QUARTERS * FRAGMENT;
-constexpr u32 MATRIX_ROW = (TOKENS + 8) * sizeof(float);  // 8: off the banks of the next rows
-constexpr u32 MATRIX = TOKENS * MATRIX_ROW;
-constexpr u32 G = PARTS, Q = G + MATRIX, SOLVE = Q + MATRIX, SOLVE_READ = SOLVE + MATRIX;
+// 8: off the banks of the next rows
+constexpr u32 MATRIX_ROW = (TILE + 8) * sizeof(float), MATRIX = TOKENS * MATRIX_ROW;
+constexpr u32 G = PARTS, T = G + MATRIX, SOLVE = T + MATRIX;
 constexpr u32 BETA = SQUARES + QUARTERS * TOKENS * sizeof(float);
 constexpr u32 K_SCALE = BETA + TOKENS * sizeof(float), Q_SCALE = K_SCALE + TOKENS * sizeof(float);
-static_assert(SMEM == Q_SCALE + TOKENS * sizeof(float), "the row's smem");
-static_assert(4 * MATRIX <= SQUARES - PARTS, "the matrices fit over the parts");
+constexpr u32 WINDOW = Q_SCALE + TOKENS * sizeof(float);
+static_assert(SMEM == WINDOW + sizeof(quad), "the row's smem");
+static_assert(SOLVE + GRAMS * FRAGMENT <= SQUARES, "what is solved fits over the parts");
 
 HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
 {
@@ -918,6 +950,14 @@ HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * sc
 
 // ---- tokens
 
+// Within 2^64. Beyond it a sum of squares overflows and the scale that comes of it is zero; within
+// it, what is scaled is finite.
+HELPER quad limit_squares(const quad &x)
+{
+    return {limit_bf16(x.x, 0x5f805f80u), limit_bf16(x.y, 0x5f805f80u),
+            limit_bf16(x.z, 0x5f805f80u), limit_bf16(x.w, 0x5f805f80u)};
+}
+
 // The later operands and the earlier one of a lane's token at a level, and the product of all
 // decays of its block.
 struct factors {
@@ -933,10 +973,9 @@ template <u32 LEVEL> HELPER void join_blocks(factors &x, u32 lane)
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
         const float other = shuffle_xor(x.block[c], 4 * LEVEL);
-        const float before = later ? other : 1.0f, after = later ? 1.0f : other;
-        x.k[c] = carry(x.k[c], before);
-        x.q[c] = carry(x.q[c], before);
-        x.earlier[c] = carry(x.earlier[c], after);
+        x.k[c] = hold(multiply_if(later, x.k[c], other));
+        x.q[c] = hold(multiply_if(later, x.q[c], other));
+        x.earlier[c] = hold(multiply_if(!later, x.earlier[c], other));
         x.block[c] = carry(x.block[c], other);
     }
 }
@@ -993,7 +1032,7 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
                             u32 shared, u32 tile, u32 quarter, u32 lane)
 {
     // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
-    const quad k = words.k, q = words.q;
+    const quad k = limit_squares(words.k), q = limit_squares(words.q);
     const u32 low[4] = {k.x, q.x, k.y, q.y}, high[4] = {k.z, q.z, k.w, q.w};
     float gram[4] = {}, squares[4] = {};
     multiply_tile(gram, low, k.x, k.y);
@@ -1063,95 +1102,145 @@ HELPER void take_across(u32 shared, factors &x, u32 quarter, u32 lane)
 
 // ---- grams, T and QT, by one warp
 
-HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane)
+// Blocks of 8 by 8 in the lanes of a product: of row g the columns 2*t and 2*t + 1. The first tile
+// has block 0, the second one block 1, and block 2 is where rows of the second meet columns of the
+// first.
+struct block {
+    float x, y;
+};
+
+HELPER parts split_block(const block &x) { return split_bf16(x.x, x.y); }
+
+// The operands of the second product with all of T and QT, a block of each: T, QT, and what their
+// rounding lost.
+HELPER void store_solve(u32 shared, u32 number, const parts &t, const parts &qt, u32 lane)
+{
+    sts_quad(shared + SOLVE + number * FRAGMENT + lane * (u32)sizeof(quad),
+             {t.high, qt.high, t.lost, qt.lost});
+}
+
+// a and b times the block whose columns are in `columns`, in two bf16 each.
+HELPER void multiply_blocks(float (&c)[4], const parts &a, const parts &b, const parts &columns)
+{
+    multiply_half_tile(c, a.lost, b.lost, columns.high);
+    multiply_half_tile(c, a.high, b.high, columns.lost);
+    multiply_half_tile(c, a.high, b.high, columns.high);
+}
+
+// G and Q from the warps' parts, scaled; G of a tile also to shared memory, over the parts of the
+// first block.
+HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane, block (&grams)[GRAMS],
+                      block (&reads)[GRAMS])
 {
     const u32 g = lane / 4, t = lane % 4;
-    float sums[GRAMS][4] = {}, k_scale[TILES], q_scale[TILES], column_scales[TILES][2];
+    float k_scale[TILES], q_scale[TILES], columns[TILES][2];
 #pragma unroll
     for (u32 i = 0; i < GRAMS; i++) {
-        float(&sum)[4] = sums[i];
+        float x[4] = {};
 #pragma unroll
         for (u32 quarter = 0; quarter < QUARTERS; quarter++) {
             const vec4 part = lds128(shared + PARTS + (i * QUARTERS + quarter) * FRAGMENT +
                                      lane * (u32)sizeof(quad));
-            sum[0] = sum[0] + part.x;
-            sum[1] = sum[1] + part.y;
-            sum[2] = sum[2] + part.z;
-            sum[3] = sum[3] + part.w;
+            x[0] = x[0] + part.x;
+            x[1] = x[1] + part.y;
+            x[2] = x[2] + part.z;
+            x[3] = x[3] + part.w;
         }
-    }
-    sync_warp();
+        sync_warp();
+        if (i < TILES) {
+            const u32 own = shared + (i * TILE + g) * (u32)sizeof(float);
+            float qq = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < TILES; i++) {
-        const u32 own = shared + (i * TILE + g) * (u32)sizeof(float);
-        float qq = 0.0f;
-#pragma unroll
-        for (u32 quarter = 0; quarter < QUARTERS; quarter++)
-            qq = qq + lds(own + SQUARES + quarter * TOKENS * (u32)sizeof(float));
-        const float kk = shuffle_from(g % 2 ? sums[i][1] : sums[i][0], g * 4 + g / 2);
-        k_scale[i] = rsqrt_fast(kk + EPSILON);
-        q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
-        column_scales[i][0] = shuffle_from(k_scale[i], 2 * t * 4);
-        column_scales[i][1] = shuffle_from(k_scale[i], (2 * t + 1) * 4);
-        if (t == 0) {
-            sts(own + K_SCALE, k_scale[i]);
-            sts(own + Q_SCALE, q_scale[i]);
+            for (u32 quarter = 0; quarter < QUARTERS; quarter++)
+                qq = qq + lds(own + SQUARES + quarter * TOKENS * (u32)sizeof(float));
+            const float kk = shuffle_from(g % 2 ? x[1] : x[0], g * 4 + g / 2);
+            k_scale[i] = rsqrt_fast(kk + EPSILON);
+            q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
+            columns[i][0] = shuffle_from(k_scale[i], 2 * t * 4);
+            columns[i][1] = shuffle_from(k_scale[i], (2 * t + 1) * 4);
+            if (t == 0) {
+                sts(own + K_SCALE, k_scale[i]);
+                sts(own + Q_SCALE, q_scale[i]);
+            }
         }
-    }
-#pragma unroll
-    for (u32 i = 0; i < GRAMS; i++) {
         const u32 row = i == 0 ? 0 : 1, column = i == 1 ? 1 : 0;
-        float x[4];
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
             const float scale = j < 2 ? k_scale[row] : q_scale[row];
-            x[j] = hold(scaled(scaled(sums[i][j], column_scales[column][j % 2]), scale));
-            if (row == column && 2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
+            x[j] = hold(scaled(scaled(x[j], columns[column][j % 2]), scale));
+            if (i < TILES && 2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
         }
-        const u32 address =
-            shared + (row * TILE + g) * MATRIX_ROW + (column * TILE + 2 * t) * (u32)sizeof(float);
-        sts64(address + G, (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
-        sts64(address + Q, (u64)as_bits(x[3]) << 32 | as_bits(x[2]));
+        grams[i] = {x[0], x[1]};
+        reads[i] = {x[2], x[3]};
+        if (i < TILES)
+            sts64(shared + G + (i * TILE + g) * MATRIX_ROW + 2 * t * (u32)sizeof(float),
+                  (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
     }
 }
 
-// Column lane % TOKENS of T by forward substitution. Then of QT, whose rows the lanes that have the
-// same column take in turn.
-HELPER void solve(u32 shared, u32 lane)
+// Column lane % 8 of a tile's T by forward substitution; the lanes take the tiles in turn.
+HELPER void substitute(u32 shared, u32 lane)
 {
-    constexpr u32 TURNS = 32 / TOKENS;
-    const u32 column = lane % TOKENS, turn = lane / TOKENS;
-    float x[TOKENS];
+    const u32 column = lane % TILE, tile = lane / TILE % TILES;
+    const u32 matrix = shared + tile * TILE * MATRIX_ROW;
+    float x[TILE];
 #pragma unroll
-    for (u32 t = 0; t < TOKENS; t++) {
+    for (u32 t = 0; t < TILE; t++) {
         float rest = column == t ? 1.0f : 0.0f;
 #pragma unroll
         for (u32 s = 0; s < t; s += 4) {
-            const vec4 four = lds128(shared + G + t * MATRIX_ROW + s * (u32)sizeof(float));
+            const vec4 four = lds128(matrix + G + t * MATRIX_ROW + s * (u32)sizeof(float));
             const float g[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (u32 i = 0; i < 4; i++)
                 if (s + i < t) rest = fmaf(-g[i], x[s + i], rest);
         }
-        x[t] = carry(rest, lds(shared + BETA + t * sizeof(float)));
+        x[t] = carry(rest, lds(shared + BETA + (tile * TILE + t) * (u32)sizeof(float)));
     }
+    sync_warp();
+    if (lane < TILES * TILE) {
 #pragma unroll
-    for (u32 t = 0; t < TOKENS; t += TURNS) {
-        const u32 row = (t + turn) * MATRIX_ROW;
-        float sum = 0.0f, own = x[t];
+        for (u32 t = 0; t < TILE; t++)
+            sts(matrix + T + t * MATRIX_ROW + column * (u32)sizeof(float), x[t]);
+    }
+    sync_warp();
+}
+
+// T and QT, as operands. With tiles 0 and 1:
+//   T_10 = -T_11 X    Q_10 T_00 + Q_11 T_10 = Q_10 T_00 - (Q_11 T_11) X    X = G_10 T_00
+HELPER void solve(const kda_verify_params &p, u32 shared, u32 lane)
+{
+    block grams[GRAMS], reads[GRAMS];
+    add_grams(p, shared, lane, grams, reads);
+    sync_warp();
+    substitute(shared, lane);
+
+    parts rows[TILES], columns[TILES];  // of T, as one operand and as the other
 #pragma unroll
-        for (u32 s = 0; s < t + TURNS; s += 4) {
-            const vec4 four = lds128(shared + Q + row + s * (u32)sizeof(float));
-            const float q[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (u32 i = 0; i < 4; i++)
-                if (s + i < t + TURNS) sum = fmaf(q[i], x[s + i], sum);
-        }
-#pragma unroll
-        for (u32 i = 1; i < TURNS; i++) own = turn == i ? x[t + i] : own;
-        const u32 address = shared + row + column * (u32)sizeof(float);
-        sts(address + SOLVE, own);
-        sts(address + SOLVE_READ, hold(sum));
+    for (u32 i = 0; i < TILES; i++) {
+        const u32 matrix = shared + T + i * TILE * MATRIX_ROW;
+        const pair row = lds_pair(matrix + lane / 4 * MATRIX_ROW + lane % 4 * (u32)sizeof(pair));
+        const u32 column = matrix + lane % 4 * 2 * MATRIX_ROW + lane / 4 * (u32)sizeof(float);
+        rows[i] = split_bf16(row.x, row.y);
+        columns[i] = split_bf16(lds(column), lds(column + MATRIX_ROW));
+    }
+    const parts none = {0, 0};
+    float first[4] = {};  // Q_00 T_00 and Q_10 T_00
+    multiply_blocks(first, split_block(reads[0]), TILES == 2 ? split_block(reads[GRAMS - 1]) : none,
+                    columns[0]);
+    store_solve(shared, 0, rows[0], split_bf16(hold(first[0]), hold(first[1])), lane);
+    if (TILES == 2) {
+        float second[4] = {}, x[4] = {};
+        multiply_blocks(second, split_block(reads[1 % GRAMS]), none, columns[1 % TILES]);
+        const parts read = split_bf16(hold(second[0]), hold(second[1]));
+        store_solve(shared, 1, rows[1 % TILES], read, lane);
+        multiply_blocks(x, split_block(grams[GRAMS - 1]), none, columns[0]);
+        const parts minus = split_bf16(-hold(x[0]), -hold(x[1]));
+        float across[4] = {0.0f, 0.0f, first[2], first[3]};
+        multiply_blocks(across, rows[1 % TILES], read,
+                        {transpose(minus.high, lane), transpose(minus.lost, lane)});
+        store_solve(shared, 2, split_bf16(hold(across[0]), hold(across[1])),
+                    split_bf16(hold(across[2]), hold(across[3])), lane);
     }
 }
 
@@ -1169,11 +1258,10 @@ HELPER void copy_state(u32 to, u64 from, u32 lane)
 }
 
 // S0.khat and S0.qhat of all tokens and of the value rows that are the lane's columns.
-HELPER void multiply_state(u32 shared, u32 state, float (&product)[TILES][COLUMNS][4], u32 lane)
+HELPER void multiply_state(u32 shared, float (&product)[TILES][COLUMNS][4], u32 lane)
 {
-    const u32 odd = lane / 4 % 2;
-    const u32 row = state + (lane / 8 * LANE_ROWS + odd) * (u32)ROW_BYTES +
-                    lane % 4 * (u32)sizeof(quad);
+    const u32 odd = lane / 4 % 2, first = threadIdx.x / 32 * WARP_ROWS + lane / 8 * LANE_ROWS;
+    const u32 row = shared + STATE + (first + odd) * (u32)ROW_BYTES + lane % 4 * (u32)sizeof(quad);
 #pragma unroll
     for (u32 quarter = 0; quarter < QUARTERS; quarter++) {
         quad columns[COLUMNS];
@@ -1198,16 +1286,6 @@ HELPER void multiply_state(u32 shared, u32 state, float (&product)[TILES][COLUMN
             }
         }
     }
-}
-
-// Of T and QT, the rows of a tile and the columns of another.
-HELPER void load_solve(u32 shared, u32 row, u32 column, u32 lane, parts &w, parts &read)
-{
-    const u32 address = shared + (row * TILE + lane / 4) * MATRIX_ROW +
-                        (column * TILE + lane % 4 * 2) * (u32)sizeof(float);
-    const pair a = lds_pair(address + SOLVE), b = lds_pair(address + SOLVE_READ);
-    w = split_bf16(a.x, a.y);
-    read = split_bf16(b.x, b.y);
 }
 
 // A lane's rows of v and of the output, whatever their alignment.
@@ -1270,13 +1348,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u32 shared = shared_base(), own = tile * TILE + lane / 4;
     token_words words = {};
     if (own < w.present) words = load_token(p, w.token + own, query_head, head, eighth);
-    const u32 row = warp * WARP_ROWS, state = shared + STATE + row * (u32)ROW_BYTES;
-    copy_state(state, state_address(p, w.slot, head, first_row + row), lane);
+    const u32 row = warp * WARP_ROWS;
+    copy_state(shared + STATE + row * (u32)ROW_BYTES,
+               state_address(p, w.slot, head, first_row + row), lane);
+    if (threadIdx.x == 0) sts_quad(shared + WINDOW, {w.token, w.present, (u32)w.slot, 0});
     if (quarter == 0 && lane % 4 == 0) {
         float beta = widen_bf16(words.beta);
         if (p.beta_is_logit) beta = sigmoid(beta);
         sts(shared + BETA + own * sizeof(float), own < w.present ? beta : 0.0f);
     }
+
+    const u64 kg = kg_address(p, w.slot, head, own);
+    if (kg && own < w.present && blockIdx.x % SPLIT == 0) store_kg(kg, words, eighth);
 
     factors x = make_factors(p, words, gate, shared, tile, quarter, lane);
     if (TILES == 2) {
@@ -1285,8 +1368,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         if (tile == 1) take_across(shared, x, quarter, lane);
     }
     store_hats(shared, x, tile, quarter, lane);
-    const u64 kg = kg_address(p, w.slot, head, own);
-    if (kg && own < w.present && blockIdx.x % SPLIT == 0) store_kg(kg, words, eighth);
     const u32 lane_row = first_row + row + lane % 4 * LANE_ROWS;
     u32 v[TILES][COLUMNS] = {};
 #pragma unroll
@@ -1297,17 +1378,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
                                 sizeof(u16), v[i]);
     }
     sync_cta();
-    if (warp == 0) {
-        add_grams(p, shared, lane);
-        sync_warp();
-        solve(shared, lane);
-    }
+    if (warp == 0) solve(p, shared, lane);
 
     float product[TILES][COLUMNS][4] = {};
     wait_copies();
     sync_warp();
-    multiply_state(shared, state, product, lane);
+    multiply_state(shared, product, lane);
     sync_cta();
+    const quad end = lds_quad(shared + WINDOW);  // what was in registers lies in shared memory
+    const u32 token = end.x, present = end.y;
+    const int slot = (int)end.z;
 
     // u of a lane's token and rows, in two bf16, as rows of tokens; then as columns.
     parts u[TILES][COLUMNS];
@@ -1319,13 +1399,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         for (u32 j = 0; j < COLUMNS; j++) {
             float(&y)[4] = product[i][j];
             const parts two =
-                split_bf16(as_float(v[i][j] << 16) - scaled(y[0], k_scale),
-                           as_float(v[i][j] & 0xffff0000u) - scaled(y[1], k_scale));
+                split_bf16(fmaf(-k_scale, y[0], as_float(v[i][j] << 16)),
+                           fmaf(-k_scale, y[1], as_float(v[i][j] & 0xffff0000u)));
             u[i][j] = {transpose(two.high, lane), transpose(two.lost, lane)};
             y[0] = 0.0f;
             y[1] = 0.0f;
-            y[2] = scaled(y[2], q_scale);
-            y[3] = scaled(y[3], q_scale);
+            y[2] = y[2] * q_scale;
+            y[3] = y[3] * q_scale;
         }
     }
 #pragma unroll
@@ -1333,23 +1413,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         // w on top of o, from the tokens of this tile and of those before it.
 #pragma unroll
         for (u32 s = 0; s <= i; s++) {
-            parts solve, read;
-            load_solve(shared, i, s, lane, solve, read);
+            const quad x = lds_quad(shared + SOLVE + (i == s ? i : 2) * FRAGMENT +
+                                    lane * (u32)sizeof(quad));
 #pragma unroll
-            for (u32 j = 0; j < COLUMNS; j++) {
-                float(&y)[4] = product[i][j];
-                multiply_half_tile(y, solve.lost, read.lost, u[s][j].high);
-                multiply_half_tile(y, solve.high, read.high, u[s][j].lost);
-                multiply_half_tile(y, solve.high, read.high, u[s][j].high);
-            }
+            for (u32 j = 0; j < COLUMNS; j++)
+                multiply_blocks(product[i][j], {x.x, x.z}, {x.y, x.w}, u[s][j]);
         }
         const u32 t = i * TILE + lane / 4;
-        if (t >= w.present) continue;
+        if (t >= present) continue;
         u32 out[COLUMNS];
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++) out[j] = pack_bf16(product[i][j][2], product[i][j][3]);
-        store_rows(out_address(p, w.token + t, head, lane_row), out);
-        const u64 correction = correction_address(p, w.slot, head, t);
+        store_rows(out_address(p, token + t, head, lane_row), out);
+        const u64 correction = correction_address(p, slot, head, t);
         if (correction) {
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; j++)
