@@ -878,7 +878,7 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
 
 constexpr u32 TILE = 8, TILES = TOKENS / TILE;
 constexpr u32 GRAMS = TILES == 1 ? 1 : 3;  // products of two tiles: 0 with 0, 1 with 1, 1 with 0
-constexpr u32 QUARTERS = 4, WARPS = QUARTERS * TILES;  // a quarter of the channels of a tile each
+constexpr u32 WARPS = 4;                                // a quarter of the channels each
 constexpr u32 STEPS = DIM / 16;                        // of 16 channels in the product with the state
 constexpr u32 WARP_ROWS = ROWS / WARPS;
 constexpr u32 COLUMNS = WARP_ROWS / 8;  // tiles of 8 value rows of a warp
@@ -887,18 +887,17 @@ static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "wh
 
 // Shared memory. The state, in each odd row the other half of its 8 steps first: off the banks of
 // the even row before it. The hats of all steps, as the lanes of the product want them: 16 bytes of
-// the rounded number, then of what its rounding lost; until the second tile has hats, what it needs
-// of the first. The warps' parts of the grams; over them, once they are added, G and T of each tile,
+// the rounded number, then of what its rounding lost. The warps' parts of the grams; over them, once they are added, G and T of each tile,
 // then T and QT as operands. The warps' parts of q.q; beta and the scales of k and q.
 constexpr u32 FRAGMENT = 32 * sizeof(quad);
 constexpr u32 STATE = 0, HATS = STATE + ROWS * (u32)ROW_BYTES;
 constexpr u32 LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT, TILE_HATS = STEPS * HAT_BYTES;
 constexpr u32 PARTS = HATS + TILES * TILE_HATS;
-constexpr u32 SQUARES = PARTS + GRAMS * QUARTERS * FRAGMENT;
+constexpr u32 SQUARES = PARTS + GRAMS * WARPS * FRAGMENT;
 // 8: off the banks of the next rows
 constexpr u32 MATRIX_ROW = (TILE + 8) * sizeof(float), MATRIX = TOKENS * MATRIX_ROW;
 constexpr u32 G = PARTS, T = G + MATRIX, SOLVE = T + MATRIX;
-constexpr u32 BETA = SQUARES + QUARTERS * TOKENS * sizeof(float);
+constexpr u32 BETA = SQUARES + WARPS * TOKENS * sizeof(float);
 constexpr u32 K_SCALE = BETA + TOKENS * sizeof(float), Q_SCALE = K_SCALE + TOKENS * sizeof(float);
 constexpr u32 WINDOW = Q_SCALE + TOKENS * sizeof(float);
 static_assert(SMEM == WINDOW + sizeof(quad), "the row's smem");
@@ -917,6 +916,11 @@ HELPER float hold(float x)
 }
 
 HELPER float carry(float x, float d) { return hold(x * d); }
+
+HELPER quad choose(bool first, const quad &a, const quad &b)
+{
+    return {first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w};
+}
 
 HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
 
@@ -978,11 +982,11 @@ template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors 
 }
 
 // Both steps of a warp's channels of the hats.
-HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 quarter, u32 lane)
+HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 warp, u32 lane)
 {
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
-        const u32 address = shared + hat_address(2 * quarter + i, tile, lane);
+        const u32 address = shared + hat_address(2 * warp + i, tile, lane);
         const parts a = split_bf16(x.k[4 * i], x.k[4 * i + 1]);
         const parts b = split_bf16(x.q[4 * i], x.q[4 * i + 1]);
         const parts c = split_bf16(x.k[4 * i + 2], x.k[4 * i + 3]);
@@ -992,16 +996,16 @@ HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 quarter, u32 
     }
 }
 
-HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 quarter, u32 lane)
+HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp, u32 lane)
 {
-    sts128(shared + PARTS + (number * QUARTERS + quarter) * FRAGMENT + lane * (u32)sizeof(quad),
+    sts128(shared + PARTS + (number * WARPS + warp) * FRAGMENT + lane * (u32)sizeof(quad),
            {gram[0], gram[1], gram[2], gram[3]});
 }
 
-// A warp's part of the grams of its tile and of q.q, from its words. Leaves the later operands of
-// the next level, which in the first tile are the hats, and what the second tile needs of it.
+// A warp's part of the gram of a tile and of q.q, from its words. Leaves the operands of the next
+// level, the later ones of which are in the first tile the hats.
 HELPER factors make_factors(const kda_verify_params &p, const token_words &words, const gate &gate,
-                            u32 shared, u32 tile, u32 quarter, u32 lane)
+                            u32 shared, u32 tile, u32 warp, u32 lane)
 {
     // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
     const quad k = limit_squares(words.k), q = limit_squares(words.q);
@@ -1012,7 +1016,7 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
     multiply_tile(squares, low, q.x, q.y);
     multiply_tile(squares, high, q.z, q.w);
     if (lane % 4 == lane / 8)
-        sts(shared + SQUARES + (quarter * TOKENS + tile * TILE + lane / 4) * sizeof(float),
+        sts(shared + SQUARES + (warp * TOKENS + tile * TILE + lane / 4) * (u32)sizeof(float),
             lane / 4 % 2 ? squares[3] : squares[2]);
 
     factors x;
@@ -1030,46 +1034,21 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
     join_blocks<2>(x, lane);
     multiply_level<4>(gram, x, lane);
     join_blocks<4>(x, lane);
-    store_part(shared, gram, tile, quarter, lane);
+    store_part(shared, gram, tile, warp, lane);
     return x;
 }
 
-// Between a warp of the first tile and the warp of the second tile that has the same channels, lane
-// to lane. In 64 bytes of each lane of the latter, which only it writes to after that.
-HELPER u32 across_address(u32 quarter, u32 lane)
+// The warp's part of the gram of both tiles, and the second tile's factors become hats.
+HELPER void join_tiles(u32 shared, const factors &first, factors &second, u32 warp, u32 lane)
 {
-    return hat_address(2 * quarter, 1, lane);
-}
-
-HELPER void give_across(u32 shared, const factors &x, u32 quarter, u32 lane)
-{
-    const u32 address = shared + across_address(quarter, lane);
-    sts128(address, {x.earlier[0], x.earlier[1], x.earlier[2], x.earlier[3]});
-    sts128(address + FRAGMENT, {x.earlier[4], x.earlier[5], x.earlier[6], x.earlier[7]});
-    sts128(address + 2 * FRAGMENT, {x.block[0], x.block[1], x.block[2], x.block[3]});
-    sts128(address + 3 * FRAGMENT, {x.block[4], x.block[5], x.block[6], x.block[7]});
-}
-
-// The part of the gram of both tiles, and the second tile's factors become hats.
-HELPER void take_across(u32 shared, factors &x, u32 quarter, u32 lane)
-{
-    const u32 address = shared + across_address(quarter, lane);
-    float first[4][4], gram[4] = {};
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const vec4 four = lds128(address + i * FRAGMENT);
-        first[i][0] = four.x, first[i][1] = four.y, first[i][2] = four.z, first[i][3] = four.w;
-    }
-    float earlier[LANE_CHANNELS];
-#pragma unroll
-    for (u32 c = 0; c < LANE_CHANNELS; c++) earlier[c] = first[c / 4][c % 4];
-    multiply_tokens(gram, x, earlier);
+    float gram[4] = {};
+    multiply_tokens(gram, second, first.earlier);
 #pragma unroll
     for (u32 c = 0; c < LANE_CHANNELS; c++) {
-        x.k[c] = carry(x.k[c], first[2 + c / 4][c % 4]);
-        x.q[c] = carry(x.q[c], first[2 + c / 4][c % 4]);
+        second.k[c] = carry(second.k[c], first.block[c]);
+        second.q[c] = carry(second.q[c], first.block[c]);
     }
-    store_part(shared, gram, 2, quarter, lane);
+    store_part(shared, gram, 2, warp, lane);
 }
 
 // ---- grams, T and QT, by one warp
@@ -1110,8 +1089,8 @@ HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane, block (&
     for (u32 i = 0; i < GRAMS; i++) {
         float x[4] = {};
 #pragma unroll
-        for (u32 quarter = 0; quarter < QUARTERS; quarter++) {
-            const vec4 part = lds128(shared + PARTS + (i * QUARTERS + quarter) * FRAGMENT +
+        for (u32 warp = 0; warp < WARPS; warp++) {
+            const vec4 part = lds128(shared + PARTS + (i * WARPS + warp) * FRAGMENT +
                                      lane * (u32)sizeof(quad));
             x[0] = x[0] + part.x;
             x[1] = x[1] + part.y;
@@ -1123,8 +1102,8 @@ HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane, block (&
             const u32 own = shared + (i * TILE + g) * (u32)sizeof(float);
             float qq = 0.0f;
 #pragma unroll
-            for (u32 quarter = 0; quarter < QUARTERS; quarter++)
-                qq = qq + lds(own + SQUARES + quarter * TOKENS * (u32)sizeof(float));
+            for (u32 warp = 0; warp < WARPS; warp++)
+                qq = qq + lds(own + SQUARES + warp * TOKENS * (u32)sizeof(float));
             const float kk = shuffle_from(g % 2 ? x[1] : x[0], g * 4 + g / 2);
             k_scale[i] = rsqrt_fast(kk + EPSILON);
             q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
@@ -1235,7 +1214,7 @@ HELPER void multiply_state(u32 shared, float (&product)[TILES][COLUMNS][4], u32 
     const u32 odd = lane / 4 % 2, first = threadIdx.x / 32 * WARP_ROWS + lane / 8 * LANE_ROWS;
     const u32 row = shared + STATE + (first + odd) * (u32)ROW_BYTES + lane % 4 * (u32)sizeof(quad);
 #pragma unroll
-    for (u32 quarter = 0; quarter < QUARTERS; quarter++) {
+    for (u32 quarter = 0; quarter < 4; quarter++) {
         quad columns[COLUMNS];
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++)
@@ -1306,7 +1285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     begin_grid();
     const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
-    const u32 quarter = warp % QUARTERS, tile = warp / QUARTERS, eighth = 4 * quarter + lane % 4;
+    const u32 eighth = 4 * warp + lane % 4;
     const u32 query_head = find_query_head(p, head);
     const gate gate = load_gate(p, query_head, eighth);
     const window w = find_window(p, blockIdx.y);
@@ -1317,29 +1296,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
 
     // A token that is not there has q = k = 0 and beta = 0.
-    const u32 shared = shared_base(), own = tile * TILE + lane / 4;
-    token_words words = {};
-    if (own < w.present) words = load_token(p, w.token + own, query_head, head, eighth);
-    const u32 row = warp * WARP_ROWS;
+    const u32 shared = shared_base(), row = warp * WARP_ROWS;
+    token_words words[TILES] = {};
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
+        const u32 t = i * TILE + lane / 4;
+        if (t < w.present) words[i] = load_token(p, w.token + t, query_head, head, eighth);
+    }
     copy_state(shared + STATE + row * (u32)ROW_BYTES,
                state_address(p, w.slot, head, first_row + row), lane);
     if (threadIdx.x == 0) sts_quad(shared + WINDOW, {w.token, w.present, (u32)w.slot, 0});
-    if (quarter == 0 && lane % 4 == 0) {
-        float beta = widen_bf16(words.beta);
-        if (p.beta_is_logit) beta = sigmoid(beta);
-        sts(shared + BETA + own * sizeof(float), own < w.present ? beta : 0.0f);
+    if (warp == 0 && lane % 4 == 0) {
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) {
+            const u32 t = i * TILE + lane / 4;
+            float beta = widen_bf16(words[i].beta);
+            if (p.beta_is_logit) beta = sigmoid(beta);
+            sts(shared + BETA + t * sizeof(float), t < w.present ? beta : 0.0f);
+        }
+    }
+    if (p.kg && blockIdx.x % SPLIT == 0) {
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) {
+            const u32 t = i * TILE + lane / 4;
+            if (t < w.present) store_kg(kg_address(p, w.slot, head, t), words[i], eighth);
+        }
     }
 
-    const u64 kg = kg_address(p, w.slot, head, own);
-    if (kg && own < w.present && blockIdx.x % SPLIT == 0) store_kg(kg, words, eighth);
-
-    factors x = make_factors(p, words, gate, shared, tile, quarter, lane);
-    if (TILES == 2) {
-        if (tile == 0) give_across(shared, x, quarter, lane);
-        sync_cta();
-        if (tile == 1) take_across(shared, x, quarter, lane);
+    // One tile after the other: side by side they do not fit into the registers.
+    factors first = {};
+#pragma unroll 1
+    for (u32 i = 0; i < TILES; i++) {
+        const token_words &a = words[0], &b = words[TILES - 1];
+        const token_words own = {choose(i == 0, a.q, b.q), choose(i == 0, a.k, b.k),
+                                 choose(i == 0, a.g, b.g), 0};
+        factors x = make_factors(p, own, gate, shared, i, warp, lane);
+        if (i == 1) join_tiles(shared, first, x, warp, lane);
+        store_hats(shared, x, i, warp, lane);
+        first = x;
     }
-    store_hats(shared, x, tile, quarter, lane);
     const u32 lane_row = first_row + row + lane % 4 * LANE_ROWS;
     u32 v[TILES][COLUMNS] = {};
 #pragma unroll
