@@ -956,7 +956,8 @@ template <u32 LEVEL> HELPER void join_blocks(factors &x, u32 lane)
     }
 }
 
-// Rows k_g and q_g of one tile, columns of another one.
+// Rows k_g and q_g of one tile, columns of another one. EXACT: the latter are bf16 still.
+template <bool EXACT>
 HELPER void multiply_tokens(float (&gram)[4], const factors &later,
                             const float (&earlier)[LANE_CHANNELS])
 {
@@ -964,7 +965,9 @@ HELPER void multiply_tokens(float (&gram)[4], const factors &later,
     for (int c = 0; c < LANE_CHANNELS; c += 2) {
         const u32 a[4] = {round_tf32(later.k[c]), round_tf32(later.q[c]),
                           round_tf32(later.k[c + 1]), round_tf32(later.q[c + 1])};
-        multiply_tf32(gram, a, round_tf32(earlier[c]), round_tf32(earlier[c + 1]));
+        const float b0 = earlier[c], b1 = earlier[c + 1];
+        multiply_tf32(gram, a, EXACT ? as_bits(b0) : round_tf32(b0),
+                      EXACT ? as_bits(b1) : round_tf32(b1));
     }
 }
 
@@ -973,7 +976,7 @@ template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors 
 {
     const u32 differ = lane / 4 ^ lane % 4 * 2;  // from the lower column; the upper one differs in bit 0
     float all[4] = {};
-    multiply_tokens(all, x, x.earlier);
+    multiply_tokens<LEVEL == 1>(all, x, x.earlier);
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         const u32 d = differ ^ i % 2;
@@ -1002,10 +1005,10 @@ HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp,
            {gram[0], gram[1], gram[2], gram[3]});
 }
 
-// A warp's part of the gram of a tile and of q.q, from its words. Leaves the operands of the next
+// A warp's part of the gram of a tile and of q.q, from its words, of which `present` are there. Leaves the operands of the next
 // level, the later ones of which are in the first tile the hats.
 HELPER factors make_factors(const kda_verify_params &p, const token_words &words, const gate &gate,
-                            u32 shared, u32 tile, u32 warp, u32 lane)
+                            u32 shared, u32 tile, int present, u32 warp, u32 lane)
 {
     // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
     const quad k = limit_squares(words.k), q = limit_squares(words.q);
@@ -1028,12 +1031,19 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
         x.k[c] = carry(x.earlier[c], x.block[c]);
         x.q[c] = carry(x.q[c], x.block[c]);
     }
-    multiply_level<1>(gram, x, lane);
-    join_blocks<1>(x, lane);
-    multiply_level<2>(gram, x, lane);
-    join_blocks<2>(x, lane);
-    multiply_level<4>(gram, x, lane);
-    join_blocks<4>(x, lane);
+    // A level that has no later token changes nothing that is used.
+    if (present > 1) {
+        multiply_level<1>(gram, x, lane);
+        join_blocks<1>(x, lane);
+    }
+    if (present > 2) {
+        multiply_level<2>(gram, x, lane);
+        join_blocks<2>(x, lane);
+    }
+    if (present > 4) {
+        multiply_level<4>(gram, x, lane);
+        join_blocks<4>(x, lane);
+    }
     store_part(shared, gram, tile, warp, lane);
     return x;
 }
@@ -1042,7 +1052,7 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
 HELPER void join_tiles(u32 shared, const factors &first, factors &second, u32 warp, u32 lane)
 {
     float gram[4] = {};
-    multiply_tokens(gram, second, first.earlier);
+    multiply_tokens<false>(gram, second, first.earlier);
 #pragma unroll
     for (u32 c = 0; c < LANE_CHANNELS; c++) {
         second.k[c] = carry(second.k[c], first.block[c]);
@@ -1330,7 +1340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         const token_words &a = words[0], &b = words[TILES - 1];
         const token_words own = {choose(i == 0, a.q, b.q), choose(i == 0, a.k, b.k),
                                  choose(i == 0, a.g, b.g), 0};
-        factors x = make_factors(p, own, gate, shared, i, warp, lane);
+        factors x = make_factors(p, own, gate, shared, i, (int)(w.present - i * TILE), warp, lane);
         if (i == 1) join_tiles(shared, first, x, warp, lane);
         store_hats(shared, x, i, warp, lane);
         first = x;
