@@ -1031,16 +1031,11 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
         x.k[c] = carry(x.earlier[c], x.block[c]);
         x.q[c] = carry(x.q[c], x.block[c]);
     }
-    // A level that has no later token changes nothing that is used.
-    if (present > 1) {
-        multiply_level<1>(gram, x, lane);
-        join_blocks<1>(x, lane);
-    }
-    if (present > 2) {
+    multiply_level<1>(gram, x, lane);
+    join_blocks<1>(x, lane);
+    if (present > 2) {  // else these have no later token and change nothing that is used
         multiply_level<2>(gram, x, lane);
         join_blocks<2>(x, lane);
-    }
-    if (present > 4) {
         multiply_level<4>(gram, x, lane);
         join_blocks<4>(x, lane);
     }
