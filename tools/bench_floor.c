@@ -67,12 +67,13 @@ void bench_floor_launch(const struct bench_floor *floor, const struct bench_call
                                       .writes = (int)bench_writes(shape),
                                       .heads = (int)heads,
                                       .head_quads = (unsigned)bench_head_bytes(shape) / 16};
-    params.parts = bench_read_bytes(shape) != 0;
+    // A call without inputs, which only displaces what is in L2, has nothing but its state.
+    params.parts = call->q && bench_read_bytes(shape);
     if (params.parts) {
         params.read = part(call->q, heads, bench_read_bytes(shape));
         params.written = part(call->out, heads, bench_written_bytes(shape));
     }
-    if (shape->kind->op == KDA_OP_FUSED) {
+    if (params.parts && shape->kind->op == KDA_OP_FUSED) {
         params.window = part(call->state, heads, BENCH_WINDOW_BYTES);
         params.shared = part(call->weight, heads, BENCH_WEIGHT_BYTES);
     }
