@@ -3,14 +3,25 @@
 // commit_softplus_split2 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
-// Commit: S <- S*d + w*kn, token after token in f32, for the accepted tokens of a window, rounded
-// once. While the CTA's rows of the state are on their way, half-warps make kn and d of one token
-// each from the cached key and gate and leave them in shared memory, a CHUNK of tokens at a time;
-// then every half-warp carries its own rows through them. Bounded by the bandwidth of reading and
-// writing the state.
+// Commit in closed form. With a accepted tokens, R_t the product of the decays after token t and P
+// that of all of them:
 //
-// Row 2*i + (upper half-warp) of a warp is row i of a half-warp: an access of the warp covers 512
-// bytes in a row.
+//   S <- S*P + sum_t w_t * (kn_t*R_t)
+//
+//   1. Keys. Every thread has one key channel of the cached keys and gates. From the last accepted
+//      token to the first it sums the log decays, and leaves k_t*R_t in shared memory; the squares
+//      of the keys are summed over each warp. The corrections of the CTA's rows go to shared memory
+//      as pairs of bf16, the upper half of the number and what it leaves out.
+//   2. Product, on the matrix units. A warp scales the keys of its channels with their norms and
+//      cuts them in two as well; S*P is what the accumulators start with.
+//
+// R is e to a sum of log decays: no product of decays, so nothing overflows on the way. All loads
+// are under way at once, and one barrier stands between the steps. Bounded by the bandwidth of
+// reading and writing the state.
+//
+// Lanes of the product. With g = lane / 4 and t = lane % 4, a lane has of value rows g and g + 8 of
+// a tile the 8 channels from 8*t: column 2*t + e of key tile j is channel 8*t + 2*j + e, so that
+// four tiles give the lane 16 bytes of a row.
 
 // ---------------------------------------------------------------------------------------- prelude
 //
@@ -60,8 +71,8 @@ struct kda_commit_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 16, SPLIT = 2, THREADS = 256, SMEM = 20480;
-constexpr int OCCUPANCY = 3;
+constexpr int TOKENS = 16, SPLIT = 2, THREADS = 128, SMEM = 13184;
+constexpr int OCCUPANCY = 4;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -101,6 +112,8 @@ HELPER u32 as_bits(float value)
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+#else
+HELPER u32 as_bits(float value) { return __float_as_uint(value); }
 #endif
 
 // Two bf16, round to nearest even; any NaN becomes 0x7fff.
@@ -163,6 +176,18 @@ HELPER float exp_fast(float x)
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
     return e;
+#endif
+}
+
+// x within +-limit; a NaN stays one.
+HELPER float saturate(float x, float limit)
+{
+#ifdef KDA_SOFT_DEVICE
+    return x != x ? x : copysignf(fminf(fabsf(x), limit), x);
+#else
+    float y;
+    asm("min.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
+    return y;
 #endif
 }
 
@@ -304,34 +329,6 @@ HELPER float load_f32(u64 address) { return as_float(load32(address)); }
 HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
-// 16 bytes, one element at a time: for addresses that are only known to be even. In a loop, which
-// the compiler must branch around: unrolled, its loads would be in everybody's way.
-HELPER quad load16x8(u64 address)
-{
-    quad x = {};
-#pragma unroll 1
-    for (int i = 0; i < 8; i++)
-        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16,
-             x.w >> 16 | load16(address + 2 * i) << 16};
-    return x;
-}
-
-HELPER void store16x8(u64 address, const quad &words)
-{
-    quad x = words;
-#pragma unroll 1
-    for (int i = 0; i < 8; i++) {
-        store16(address + 2 * i, (u16)x.x);
-        x = {x.x >> 16 | x.y << 16, x.y >> 16 | x.z << 16, x.z >> 16 | x.w << 16, x.w >> 16};
-    }
-}
-
-// A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
-{
-    return address % 16 == 0 ? load128(address) : load16x8(address);
-}
-
 // ---- shared memory, by 32-bit address. Volatile keeps the accesses on their side of the barriers.
 
 #ifdef KDA_SOFT_DEVICE
@@ -405,6 +402,30 @@ HELPER void sts128(u32 address, const vec4 &x)
 #endif
 }
 
+HELPER quad lds_quad(u32 address)
+{
+    quad x;
+#ifdef KDA_SOFT_DEVICE
+    memcpy(&x, soft_shared(address, 16, __LINE__), 16);
+#else
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address));
+#endif
+    return x;
+}
+
+HELPER void sts_quad(u32 address, const quad &x)
+{
+#ifdef KDA_SOFT_DEVICE
+    memcpy(soft_shared(address, 16, __LINE__), &x, 16);
+#else
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+#endif
+}
+
 HELPER void sync_cta()
 {
 #ifdef KDA_SOFT_DEVICE
@@ -442,6 +463,82 @@ HELPER u32 uniform(u32 x)
     return x;
 #else
     return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// c += a * b on the matrix unit: m16n8k16, bf16 operands, f32 accumulators. With g = lane / 4 and
+// t = lane % 4, a lane holds of a the words (row g, k 2t), (g + 8, 2t), (g, 2t + 8), (g + 8,
+// 2t + 8), of b the words (k 2t, column g), (2t + 8, g), of c the columns 2t and 2t + 1 of row g,
+// then of row g + 8. Any permutation of k that a and b share is as good.
+HELPER void multiply_tile(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 b[2] = {b0, b1};
+    soft_mma(c, a, b, __LINE__);
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// The same with half as many columns of a and rows of b: the words (row g, k 2t), (g + 8, 2t), and
+// (k 2t, column g).
+HELPER void multiply_half_tile(float (&c)[4], u32 a0, u32 a1, u32 b0)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 a[4] = {a0, a1, 0, 0};
+    multiply_tile(c, a, b0, 0);
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, "
+                 "{%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
+#endif
+}
+
+// m16n8k8 with tf32 operands, of which the lower 13 bits do not count: of a the lane holds (row g,
+// k t), (g + 8, t), (g, t + 4), (g + 8, t + 4), of b (k t, column g), (t + 4, g).
+HELPER void multiply_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 b[2] = {b0, b1};
+    soft_mma_tf32(c, a, b, __LINE__);
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// To nearest, ties away from zero: half of the last bit that counts, added to the magnitude.
+HELPER u32 round_tf32(float x) { return as_bits(x) + 0x1000u; }
+
+// 8 rows of 8 halves of words, a row in four lanes: rows become columns.
+HELPER u32 transpose(u32 x, u32 lane)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 upper = lane / 4 % 2 * 16, source = lane % 4 * 8 + lane / 8;
+    const u32 a = soft_shuffle(x, source, __LINE__) >> upper & 0xffff;
+    const u32 b = soft_shuffle(x, source + 4, __LINE__) >> upper & 0xffff;
+    return b << 16 | a;
+#else
+    (void)lane;
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+#endif
+}
+
+// Of the lanes: what one of them has left in shared memory is there for the others.
+HELPER void sync_warp()
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_sync_warp(__LINE__);
+#else
+    __syncwarp();
 #endif
 }
 
@@ -495,32 +592,6 @@ HELPER u32 find_query_head(const kda_commit_params &p, u32 head)
     return (u32)((u64)head * p.query.magic >> p.query.shift);
 }
 
-struct gate {
-    float a_log;
-    float bias[LANE_CHANNELS];
-};
-
-HELPER gate load_gate(const kda_commit_params &p, u32 query_head, u32 lane)
-{
-    gate x;
-    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + (lane % 16) * LANE_CHANNELS);
-    if (p.dt_bias == 0) {  // omitted
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = 0.0f;
-    } else
-    if (address % 16 == 0) {
-        const quad a = load128(address), b = load128(address + 16);
-        const u32 words[LANE_CHANNELS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = as_float(words[c]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
-    }
-    x.a_log = load_f32(p.a_log + 4 * (u64)query_head);
-    return x;
-}
-
 HELPER float log_decay(const kda_commit_params &, float rate, float x)
 {
     return -rate * softplus(x);
@@ -530,109 +601,254 @@ HELPER float log_decay(const kda_commit_params &, float rate, float x)
 // ----------------------------------------------------------------------------------------- kernel
 
 constexpr u32 WARPS = THREADS / 32;
-constexpr int WARP_ROWS = ROWS / WARPS;
-constexpr int HALF_ROWS = WARP_ROWS / 2;  // rows of a half-warp
-constexpr u32 CHUNK = 2 * WARPS;          // tokens that are made at a time, one by each half-warp
-static_assert(2 * HALF_ROWS * WARPS == ROWS, "whole rows");
+constexpr u32 PAIRS = TOKENS / 2;
+constexpr u32 TILE_ROWS = 16, KEY_TILES = 4, ROW_TILES = ROWS / TILE_ROWS;
+constexpr u32 STEP_CHANNELS = KEY_TILES * 8;
+// A warp takes two steps of channels, whole lines of the state, and every second row tile.
+constexpr u32 WARP_STEPS = 2, WARP_TILES = ROW_TILES / WARP_STEPS;
+static_assert(THREADS == DIM && DIM / STEP_CHANNELS == WARPS && PAIRS == 8 &&
+                  ROW_TILES * SPLIT == 8 && WARP_TILES * WARP_STEPS == ROW_TILES,
+              "a thread per channel, one step of the matrix unit for all tokens");
 
-// Shared memory of one token: kn, d, and the CTA's part of w.
-constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
-constexpr u32 K = 0, D = VECTOR_BYTES, W = 2 * VECTOR_BYTES;
-constexpr u32 TOKEN_BYTES = W + ROWS * sizeof(float);
-static_assert(SMEM == CHUNK * TOKEN_BYTES, "the row's smem");
+// Shared memory: for each pair of tokens, k*R of each channel, with a padding that keeps the four
+// pairs that a warp reads at once off each other's banks; w of each row tile, upper halves and what
+// they leave out, as the matrix unit takes them, a quad per lane; P; for each token, the warps'
+// sums of k*k.
+constexpr u32 KEY_BYTES = (DIM + 2) * 8, QUADS_BYTES = 32 * sizeof(quad);
+constexpr u32 KEYS = 0, W = KEYS + PAIRS * KEY_BYTES, P = W + ROW_TILES * 2 * QUADS_BYTES;
+constexpr u32 SQUARES = P + DIM * sizeof(float);
+static_assert(SMEM == SQUARES + TOKENS * WARPS * sizeof(float), "the row's smem");
 
-// A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
-// no bank conflicts.
-HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CHANNELS])
+// The log decay of a channel, from its cached gate.
+HELPER float find_log_decay(const kda_commit_params &p, float g, float rate, float bias)
 {
-    sts128(address + lane % 16 * 16, {x[0], x[1], x[2], x[3]});
-    sts128(address + lane % 16 * 16 + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+    return log_decay(p, rate, g + bias);
 }
 
-HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
+// Where the gate may grow, a product of decays is held within 2^120: a zero never meets an
+// infinity.
+HELPER float hold(float x)
 {
-    const vec4 a = lds128(address + lane % 16 * 16);
-    const vec4 b = lds128(address + lane % 16 * 16 + VECTOR_BYTES / 2);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    return x;
 }
 
-// kn and d of a half-warp's token, from its line of the cache.
-HELPER void make_vectors(const kda_commit_params &p, u64 kg, const gate &gate, u32 shared, u32 lane)
+// Two numbers, as the pair of their upper halves and the pair of what these leave out.
+HELPER u64 cut(float a, float b)
 {
-    const u64 address = kg + lane % 16 * sizeof(quad);
-    float k[LANE_CHANNELS], d[LANE_CHANNELS];
-    unpack_bf16(load_channels(address), k);
-    unpack_bf16(load_channels(address + DIM * sizeof(u16)), d);
-    const float kk[1] = {dot(k, k)};
-    const float scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
-    const float rate = exp_fast(gate.a_log);
-#pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) {
-        k[c] = k[c] * scale;
-        d[c] = exp_fast(log_decay(p, rate, d[c] + gate.bias[c]));
+    const u32 x = as_bits(a), y = as_bits(b);
+    const u32 lost = pack_bf16(a - as_float(x & 0xffff0000u), b - as_float(y & 0xffff0000u));
+    return (u64)lost << 32 | (y & 0xffff0000u) | x >> 16;
+}
+
+// The keys of a window of at most N tokens; the fewest, a power of two, that hold them all. Tokens
+// that were not accepted have zero keys.
+template <u32 N>
+HELPER void make_keys(const kda_commit_params &p, const u32 (&k)[TOKENS], const u32 (&g)[TOKENS],
+                      u32 accepted, float rate, float bias, u32 shared)
+{
+    if constexpr (N > 2) {
+        if (accepted <= N / 2) return make_keys<N / 2>(p, k, g, accepted, rate, bias, shared);
     }
-    store_vector(shared + K, lane, k);
-    store_vector(shared + D, lane, d);
+    const u32 channel = threadIdx.x, lane = channel % 32, warp = channel / 32;
+    constexpr u32 SUMS = N < 8 ? N : 8;  // squares that are summed at a time
+#pragma unroll
+    for (u32 first = 0; first < N; first += SUMS) {
+        float squares[SUMS];
+#pragma unroll
+        for (u32 i = 0; i < SUMS; i++)
+            squares[i] = widen_bf16(k[first + i]) * widen_bf16(k[first + i]);
+        const float kk = sum_half<SUMS, 16>(squares, lane);
+        const u32 token = first + lane / (32 / SUMS);
+        if (lane % (32 / SUMS) == 0)
+            sts(shared + SQUARES + (token * WARPS + warp) * sizeof(float), kk);
+    }
+    float keys[N], sum = 0.0f;  // of the log decays of later tokens
+#pragma unroll
+    for (u32 i = 1; i <= N; i++) {
+        const u32 t = N - i;
+        keys[t] = hold(widen_bf16(k[t]) * hold(exp_fast(sum)));
+        if (t < accepted) sum += find_log_decay(p, widen_bf16(g[t]), rate, bias);
+    }
+#pragma unroll
+    for (u32 t = 0; t < N; t += 2)
+        sts64(shared + KEYS + t / 2 * KEY_BYTES + channel * 8,
+              (u64)as_bits(keys[t + 1]) << 32 | as_bits(keys[t]));
+    sts(shared + P + channel * sizeof(float), hold(exp_fast(sum)));
+}
+
+HELPER float key_scale(u32 shared, u32 token)
+{
+    const vec4 kk = lds128(shared + SQUARES + token * WARPS * sizeof(float));
+    return rsqrt_fast((kk.x + kk.y) + (kk.z + kk.w) + EPSILON);
+}
+
+// Of a warp's tile i the rows g, step after step, and then the rows g + 8.
+HELPER u64 tile_address(u64 tiles, u32 i, u32 s)
+{
+    return tiles + (i * WARP_STEPS * TILE_ROWS + s / WARP_STEPS * 8) * ROW_BYTES +
+           s % WARP_STEPS * STEP_CHANNELS * sizeof(u16);
+}
+
+// More tokens than a step of the matrix unit holds, which is more than a window has: one after the
+// other, for the thread's channel of a few rows at a time.
+HELPER void commit_serially(const kda_commit_params &p, u64 state, u64 keys, u64 corrections,
+                            u32 accepted, float rate, float bias, u32 shared)
+{
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 1
+    for (u32 first = 0; first < ROWS; first += TILE_ROWS) {
+        const u64 rows = state + first * ROW_BYTES;
+        u64 key = keys, correction = corrections + first * sizeof(float);
+        float x[TILE_ROWS];
+#pragma unroll
+        for (u32 i = 0; i < TILE_ROWS; i++) x[i] = widen_bf16(load16(rows + i * ROW_BYTES));
+#pragma unroll 1
+        for (u32 t = 0; t < accepted; t++) {
+            const float k = widen_bf16(load16(key)), g = widen_bf16(load16(key + DIM * 2));
+            const float square[1] = {k * k};
+            const float kk = sum_half<1, 16>(square, lane);
+            if (lane == 0) sts(shared + SQUARES + warp * sizeof(float), kk);
+            sync_cta();
+            const float kn = k * key_scale(shared, 0);
+            const float d = exp_fast(find_log_decay(p, g, rate, bias));
+#pragma unroll
+            for (u32 i = 0; i < TILE_ROWS; i++)
+                x[i] = fmaf(as_float(load32(correction + i * sizeof(float))), kn, x[i] * d);
+            key += (u64)p.kg_strides[2] * sizeof(u16);
+            correction += (u64)p.correction_strides[2] * sizeof(float);
+            sync_cta();  // everybody has the sums
+        }
+#pragma unroll
+        for (u32 i = 0; i < TILE_ROWS; i++) store_bf16(rows + i * ROW_BYTES, x[i]);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_commit_softplus_split2(const __grid_constant__ struct kda_commit_params p)
 {
     begin_grid();
-    const u32 lane = threadIdx.x % 32, half = lane / 16;
-    const u32 warp = uniform(threadIdx.x / 32);
+    const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
     const u32 n = blockIdx.y, head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
     const int slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
     const int wanted = load_i32(p.accepted + 4 * (u64)n);
-    const int accepted = wanted < p.tokens ? wanted : p.tokens;
-    if (accepted <= 0 || slot < p.null_min || slot >= p.num_slots) return;
+    const int clamped = wanted < p.tokens ? wanted : p.tokens;
+    if (clamped <= 0 || slot < p.null_min || slot >= p.num_slots) return;
+    const u32 accepted = uniform((u32)clamped);
 
-    const u64 kg = p.kg + ((u32)slot * (u64)p.kg_strides[0] + head * (u64)p.kg_strides[1]) *
-                              sizeof(u16);
-    const u64 correction =
-        p.correction + ((u32)slot * (u64)p.correction_strides[0] +
-                        head * (u64)p.correction_strides[1] + first_row) * sizeof(float);
+    const u32 shared = shared_base(), channel = threadIdx.x;
     const u64 state = p.state + (u32)slot * (u64)p.slot_stride * sizeof(u16) + head * HEAD_BYTES +
-                      (first_row + warp * WARP_ROWS + half) * ROW_BYTES + lane % 16 * sizeof(quad);
-    quad rows[HALF_ROWS];
-#pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
-    const gate gate = load_gate(p, find_query_head(p, head), lane);
+                      first_row * ROW_BYTES;
+    const u64 cached = p.kg + ((u32)slot * (u64)p.kg_strides[0] + head * (u64)p.kg_strides[1] +
+                            channel) * sizeof(u16);
+    const u64 correction = p.correction + ((u32)slot * (u64)p.correction_strides[0] +
+                                           head * (u64)p.correction_strides[1] + first_row) *
+                                              sizeof(float);
+    float rate = 0.0f, bias = 0.0f;
+    const u32 query_head = find_query_head(p, head);
+    rate = load_f32(p.a_log + 4 * (u64)query_head);
+    if (p.dt_bias) bias = load_f32(p.dt_bias + 4 * ((u64)query_head * DIM + channel));
+    if (accepted > TOKENS) {
+        commit_serially(p, state + channel * sizeof(u16), cached, correction, accepted,
+                        exp_fast(rate), bias, shared);
+        return;
+    }
 
-    const u32 shared = shared_base();
-    float x[HALF_ROWS][LANE_CHANNELS];
+    u64 key = cached;
+    u32 k[TOKENS] = {}, g[TOKENS] = {};
 #pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) unpack_bf16(rows[i], x[i]);
-#pragma unroll 1
-    for (u32 first = 0; first < (u32)accepted; first += CHUNK) {
-        const u32 left = (u32)accepted - first, count = left < CHUNK ? left : CHUNK;
-        if (first) sync_cta();  // everybody is through the last chunk
-        if (2 * warp < count) {
-            // A half-warp without a token makes its neighbour's again, in a place of its own.
-            const u32 own = 2 * warp + half, from = own < count ? own : 2 * warp;
-            make_vectors(p, kg + (first + from) * (u64)p.kg_strides[2] * sizeof(u16), gate,
-                         shared + own * TOKEN_BYTES, lane);
-        }
-        for (u32 i = threadIdx.x; i < count * ROWS; i += THREADS)
-            sts(shared + i / ROWS * TOKEN_BYTES + W + i % ROWS * sizeof(float),
-                as_float(load32(correction + ((first + i / ROWS) * (u64)p.correction_strides[2] +
-                                              i % ROWS) * sizeof(float))));
-        sync_cta();
-#pragma unroll 1
-        for (u32 token = shared; token != shared + count * TOKEN_BYTES; token += TOKEN_BYTES) {
-            float k[LANE_CHANNELS], d[LANE_CHANNELS];
-            load_vector(token + K, lane, k);
-            load_vector(token + D, lane, d);
+    for (u32 t = 0; t < TOKENS; t++) {
+        if (t == accepted) break;
+        k[t] = load16(key);
+        g[t] = load16(key + DIM * sizeof(u16));
+        key += (u64)p.kg_strides[2] * sizeof(u16);
+    }
+    // A thread has one pair of tokens of every 16th row.
+    const u32 pair = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
+    u32 w[ROW_TILES][2] = {};
 #pragma unroll
-            for (int i = 0; i < HALF_ROWS; i++) {
-                const u32 row = warp * WARP_ROWS + 2 * i + half;
-                const float w = lds(token + W + row * sizeof(float));
+    for (u32 h = 0; h < 2; h++) {
+        if (2 * pair + h >= accepted) continue;
+        const u64 rows_of_token =
+            correction + ((2 * pair + h) * (u64)p.correction_strides[2] + row) * sizeof(float);
 #pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(w, k[c], x[i][c] * d[c]);
-            }
-        }
+        for (u32 i = 0; i < ROW_TILES; i++)
+            w[i][h] = load32(rows_of_token + i * TILE_ROWS * sizeof(float));
+    }
+    // Of the warp's tiles, step after step, the rows g and g + 8.
+    const u32 first_tile = warp % WARP_STEPS, first_step = warp / WARP_STEPS * WARP_STEPS;
+    const u64 tiles = state + (first_tile * TILE_ROWS + lane / 4) * ROW_BYTES +
+                      (first_step * STEP_CHANNELS + lane % 4 * LANE_CHANNELS) * sizeof(u16);
+    quad rows[WARP_TILES][WARP_STEPS][2];
+#pragma unroll
+    for (u32 i = 0; i < WARP_TILES; i++) {
+#pragma unroll
+        for (u32 s = 0; s < 2 * WARP_STEPS; s++)
+            rows[i][s % WARP_STEPS][s / WARP_STEPS] = load_state(tile_address(tiles, i, s));
+    }
+
+    make_keys<TOKENS>(p, k, g, accepted, exp_fast(rate), bias, shared);
+    const u32 word = (row % 8 * 4 + pair % 4) * sizeof(quad) + (pair / 4 * 2 + row / 8) * 4;
+#pragma unroll
+    for (u32 i = 0; i < ROW_TILES; i++) {
+        const u64 x = cut(as_float(w[i][0]), as_float(w[i][1]));
+        sts(shared + W + i * 2 * QUADS_BYTES + word, as_float((u32)x));
+        sts(shared + W + (i * 2 + 1) * QUADS_BYTES + word, as_float((u32)(x >> 32)));
+    }
+    sync_cta();
+
+    // The two pairs of tokens that a lane has of every operand, and their scales.
+    const u32 pairs[2] = {lane % 4, lane % 4 + 4};
+    const bool given[2] = {2 * pairs[0] < accepted, 2 * pairs[1] < accepted};
+    float scale[2][2] = {};
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        if (!given[h]) continue;
+        scale[h][0] = key_scale(shared, 2 * pairs[h]);
+        scale[h][1] = key_scale(shared, 2 * pairs[h] + 1);
     }
 #pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) store_state(state + i * 2 * ROW_BYTES, pack_row(x[i]));
+    for (u32 s = 0; s < WARP_STEPS; s++) {
+        const u32 first = (first_step + s) * STEP_CHANNELS;
+        const u32 own = first + lane / 8 * LANE_CHANNELS + lane / 4 % 2;
+        u32 k_high[KEY_TILES][2] = {}, k_lost[KEY_TILES][2] = {};
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            if (!given[h]) continue;
+#pragma unroll
+            for (u32 j = 0; j < KEY_TILES; j++) {
+                const u64 x = lds64(shared + KEYS + pairs[h] * KEY_BYTES + (own + 2 * j) * 8);
+                const u64 y =
+                    cut(as_float((u32)x) * scale[h][0], as_float((u32)(x >> 32)) * scale[h][1]);
+                k_high[j][h] = (u32)y;
+                k_lost[j][h] = (u32)(y >> 32);
+            }
+        }
+        const u32 decays = shared + P + (first + lane % 4 * LANE_CHANNELS) * sizeof(float);
+#pragma unroll
+        for (u32 i = 0; i < WARP_TILES; i++) {
+            const u32 quads = shared + W + (i * WARP_STEPS + first_tile) * 2 * QUADS_BYTES +
+                              lane * sizeof(quad);
+            const quad x = lds_quad(quads), y = lds_quad(quads + QUADS_BYTES);
+            const u32 w_high[4] = {x.x, x.y, x.z, x.w}, w_lost[4] = {y.x, y.y, y.z, y.w};
+            // Of rows g and g + 8, a word is the lane's two channels of a key tile.
+            const quad &a = rows[i][s][0], &b = rows[i][s][1];
+            u32 upper[KEY_TILES] = {a.x, a.y, a.z, a.w}, lower[KEY_TILES] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (u32 j = 0; j < KEY_TILES; j++) {
+                const u64 pair = lds64(decays + j * 8);
+                const float d0 = as_float((u32)pair), d1 = as_float((u32)(pair >> 32));
+                float z[4] = {
+                    as_float(upper[j] << 16) * d0, as_float(upper[j] & 0xffff0000u) * d1,
+                    as_float(lower[j] << 16) * d0, as_float(lower[j] & 0xffff0000u) * d1};
+                multiply_tile(z, w_lost, k_high[j][0], k_high[j][1]);
+                multiply_tile(z, w_high, k_lost[j][0], k_lost[j][1]);
+                multiply_tile(z, w_high, k_high[j][0], k_high[j][1]);
+                upper[j] = pack_bf16(z[0], z[1]);
+                lower[j] = pack_bf16(z[2], z[3]);
+            }
+            store_state(tile_address(tiles, i, s), {upper[0], upper[1], upper[2], upper[3]});
+            store_state(tile_address(tiles, i, s + WARP_STEPS),
+                        {lower[0], lower[1], lower[2], lower[3]});
+        }
+    }
 }

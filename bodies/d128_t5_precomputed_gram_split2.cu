@@ -530,16 +530,26 @@ struct token_words {
     u32 beta;  // for widen_bf16
 };
 
-HELPER token_words load_token(const kda_recurrent_params &p, u32 index, u32 query_head, u32 head,
-                              u32 lane)
+// Where a lane's channels of a token lie, and beta.
+struct token_address {
+    u64 q, k, g, beta;
+};
+
+HELPER token_address find_token(const kda_recurrent_params &p, u32 index, u32 query_head, u32 head,
+                                u32 lane)
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    const u64 q = p.q + 2 * (index * (u64)p.q_stride + query);
-    const u64 k = p.k + 2 * (index * (u64)p.k_stride + query);
-    const u64 g = p.g + 2 * (index * (u64)p.g_stride + value);
-    const u64 beta = p.beta + 2 * (index * (u64)p.beta_stride + head);
-    return {load_channels(q), load_channels(k), load_channels(g), load16(beta)};
+    return {p.q + 2 * (index * (u64)p.q_stride + query),
+            p.k + 2 * (index * (u64)p.k_stride + query),
+            p.g + 2 * (index * (u64)p.g_stride + value),
+            p.beta + 2 * (index * (u64)p.beta_stride + head)};
+}
+
+HELPER token_words load_token(const kda_recurrent_params &p, const token_address &x)
+{
+    (void)p;
+    return {load_channels(x.q), load_channels(x.k), load_channels(x.g), load16(x.beta)};
 }
 
 struct gate {};  // g is the log decay
@@ -636,7 +646,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     token_words words = {};
     gate gate = {};
     if (makes) {
-        words = load_token(p, s.token + from, query_head, head, lane);
+        words = load_token(p, find_token(p, s.token + from, query_head, head, lane));
         gate = load_gate(p, query_head, lane);
     }
     const u32 values = s.present * ROWS;

@@ -43,27 +43,30 @@ struct kda_divisor {
 };
 
 struct kda_verify_params {
+    unsigned long long indices;                 // [rows] i32, or 0: slot n
+    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
+    int tokens;                                 // T_max: a longer row is cut there
+    int num_slots, null_min;                    // slots of the pool; the first live slot
+    int wide;                                   // 1: all channels of q, k, v and g lie at multiples of 16 bytes
+    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
+    long long slot_stride;                      // between two slots of the pool
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
-    unsigned long long beta;                    // [tok, HV] bf16
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
-    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
-    unsigned long long out;                     // [tok, HV, 128] bf16
-    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
-    unsigned long long indices;                 // [rows] i32, or 0: slot n
-    unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long q_stride, k_stride;               // token strides
-    long long v_stride, g_stride, beta_stride, out_stride;
-    long long slot_stride;                      // between two slots of the pool
+    long long v_stride, g_stride;
+    unsigned long long beta;                    // [tok, HV] bf16
+    long long beta_stride;
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
+    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
+    int rows;                                   // N
+    unsigned long long out;                     // [tok, HV, 128] bf16
+    long long out_stride;
+    unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long correction_strides[3], kg_strides[3];  // slot, value head, token
     long long tok;                              // packed tokens of the call
-    int num_slots, null_min, rows;              // slots of the pool; the first live slot; N
-    int tokens;                                 // T_max: a longer row is cut there
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     int heads, value_heads;                     // H, HV; HV is a multiple of H
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
-    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
-    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
-    int reserved;                               // 0
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
@@ -436,6 +439,16 @@ HELPER void keep_order()
 #endif
 }
 
+// The compiler would compute an address in the branch that uses it, which waits for its condition.
+HELPER void compute_here(u64 &address)
+{
+#ifdef KDA_SOFT_DEVICE
+    (void)address;
+#else
+    asm volatile("" : "+l"(address));
+#endif
+}
+
 // Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
 // may still be written by the grid before this one. Releasing the dependents at once is safe
 // although this grid has stored nothing yet: they wait in the same way, until this grid is complete
@@ -506,17 +519,27 @@ struct token_words {
     u32 beta;  // for widen_bf16
 };
 
-HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_head, u32 head,
-                              u32 lane)
+// Where a lane's channels of a token lie, and beta.
+struct token_address {
+    u64 q, k, g, beta;
+};
+
+HELPER token_address find_token(const kda_verify_params &p, u32 index, u32 query_head, u32 head,
+                                u32 lane)
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    const u64 q = p.q + 2 * (index * (u64)p.q_stride + query);
-    const u64 k = p.k + 2 * (index * (u64)p.k_stride + query);
-    const u64 g = p.g + 2 * (index * (u64)p.g_stride + value);
-    const u64 beta = p.beta + 2 * (index * (u64)p.beta_stride + head);
-    if ((q | k | g) % 16 == 0) return {load128(q), load128(k), load128(g), load16(beta)};
-    return {load_channels(q), load_channels(k), load_channels(g), load16(beta)};
+    return {p.q + 2 * (index * (u64)p.q_stride + query),
+            p.k + 2 * (index * (u64)p.k_stride + query),
+            p.g + 2 * (index * (u64)p.g_stride + value),
+            p.beta + 2 * (index * (u64)p.beta_stride + head)};
+}
+
+HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
+{
+    // One branch for all of them: a load with a second form of its own waits for the one before.
+    if (!p.wide) return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
+    return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
 }
 
 struct gate {
@@ -649,13 +672,6 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
     store_channels(channels + DIM * sizeof(u16), words.g);
 }
 
-// The CTA's rows of a null row's tokens. Its inputs are not read.
-HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u32 first_row)
-{
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < w.present * ROWS; i += THREADS)
-        store16(out_address(p, w.token + i / ROWS, head, first_row + i % ROWS), 0);
-}
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -674,20 +690,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u32 first_row = tile_row + warp * WARP_ROWS;
     const window w = find_window(p, blockIdx.y);
     if (w.present == 0) return;
-    if (!w.live) {
-        store_null(p, w, head, tile_row);
-        return;
-    }
 
     // The row whose sums this lane gets.
     const u32 own = first_row + lane % 16 / ROW_LANES * 2 + half;
     const u32 query_head = find_query_head(p, head);
-    const token_words words = load_token(p, w.token, query_head, head, lane);
-    const u32 v = load_value(p, w.token, head, own);
-    const u64 state = state_address(p, w.slot, head, first_row + half) + lane % 16 * sizeof(quad);
-    quad rows[HALF_ROWS];
+    // All addresses are there before the slot is. A null row goes on without its inputs and without
+    // a state, and stores nothing but zeros.
+    token_address address = find_token(p, w.token, query_head, head, lane);
+    u64 state = state_address(p, 0, head, first_row + half) + lane % 16 * sizeof(quad);
+    u64 value = p.v + (w.token * (u64)p.v_stride + (u64)head * DIM + own) * sizeof(u16);
+    compute_here(address.q), compute_here(address.k), compute_here(address.g);
+    compute_here(address.beta), compute_here(state), compute_here(value);
+    token_words words = {};
+    u32 v = 0;
+    quad rows[HALF_ROWS] = {};
+    if (w.live) {
+        state += (u32)w.slot * (u64)p.slot_stride * sizeof(u16);
+        words = load_token(p, address);
 #pragma unroll
-    for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
+        for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
+        v = load16(value);
+    }
     keep_order();
 
     const token token = make_token(p, words, load_gate(p, query_head, lane), lane);
@@ -706,11 +729,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
     const float correction = token.beta * (widen_bf16(v) - sum_half(predicted, lane));
     const float o = fmaf(correction, token.kq, sum_half(read, lane));
-    const u64 cache = correction_address(p, w.slot, head, 0);
-    if (lane % ROW_LANES == 0) {
-        store_bf16(out_address(p, w.token, head, own), o);
-        if (cache) store32(cache + own * sizeof(float), as_bits(correction));
-    }
-    const u64 kg = kg_address(p, w.slot, head, 0);
-    if (kg && tile_row == 0 && threadIdx.x < 16) store_kg(kg, words, lane);
+    if (lane % ROW_LANES == 0) store_bf16(out_address(p, w.token, head, own), w.live ? o : 0.0f);
+    if (p.correction == 0 || !w.live) return;
+    if (lane % ROW_LANES == 0)
+        store32(correction_address(p, w.slot, head, 0) + own * sizeof(float), as_bits(correction));
+    if (tile_row == 0 && threadIdx.x < 16) store_kg(kg_address(p, w.slot, head, 0), words, lane);
 }

@@ -64,27 +64,30 @@ struct kda_divisor {
 };
 
 struct kda_verify_params {
+    unsigned long long indices;                 // [rows] i32, or 0: slot n
+    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
+    int tokens;                                 // T_max: a longer row is cut there
+    int num_slots, null_min;                    // slots of the pool; the first live slot
+    int wide;                                   // 1: all channels of q, k, v and g lie at multiples of 16 bytes
+    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
+    long long slot_stride;                      // between two slots of the pool
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
-    unsigned long long beta;                    // [tok, HV] bf16
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
-    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
-    unsigned long long out;                     // [tok, HV, 128] bf16
-    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
-    unsigned long long indices;                 // [rows] i32, or 0: slot n
-    unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long q_stride, k_stride;               // token strides
-    long long v_stride, g_stride, beta_stride, out_stride;
-    long long slot_stride;                      // between two slots of the pool
+    long long v_stride, g_stride;
+    unsigned long long beta;                    // [tok, HV] bf16
+    long long beta_stride;
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
+    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
+    int rows;                                   // N
+    unsigned long long out;                     // [tok, HV, 128] bf16
+    long long out_stride;
+    unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long correction_strides[3], kg_strides[3];  // slot, value head, token
     long long tok;                              // packed tokens of the call
-    int num_slots, null_min, rows;              // slots of the pool; the first live slot; N
-    int tokens;                                 // T_max: a longer row is cut there
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     int heads, value_heads;                     // H, HV; HV is a multiple of H
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
-    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
-    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
-    int reserved;                               // 0
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
@@ -780,17 +783,27 @@ struct token_words {
     u32 beta;  // for widen_bf16
 };
 
-HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_head, u32 head,
-                              u32 lane)
+// Where a lane's channels of a token lie, and beta.
+struct token_address {
+    u64 q, k, g, beta;
+};
+
+HELPER token_address find_token(const kda_verify_params &p, u32 index, u32 query_head, u32 head,
+                                u32 lane)
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    const u64 q = p.q + 2 * (index * (u64)p.q_stride + query);
-    const u64 k = p.k + 2 * (index * (u64)p.k_stride + query);
-    const u64 g = p.g + 2 * (index * (u64)p.g_stride + value);
-    const u64 beta = p.beta + 2 * (index * (u64)p.beta_stride + head);
-    if ((q | k | g) % 16 == 0) return {load128(q), load128(k), load128(g), load16(beta)};
-    return {load_channels(q), load_channels(k), load_channels(g), load16(beta)};
+    return {p.q + 2 * (index * (u64)p.q_stride + query),
+            p.k + 2 * (index * (u64)p.k_stride + query),
+            p.g + 2 * (index * (u64)p.g_stride + value),
+            p.beta + 2 * (index * (u64)p.beta_stride + head)};
+}
+
+HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
+{
+    // One branch for all of them: a load with a second form of its own waits for the one before.
+    if (!p.wide) return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
+    return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
 }
 
 struct gate {
@@ -1303,10 +1316,10 @@ HELPER void multiply_state(u32 shared, float (&product)[TILES][COLUMNS][4], u32 
     }
 }
 
-// A lane's rows of v and of the output, whatever their alignment.
-HELPER void load_rows(u64 address, u32 (&x)[COLUMNS])
+// A lane's rows of v and of the output: at once where that is known to be aligned.
+HELPER void load_rows(u64 address, bool wide, u32 (&x)[COLUMNS])
 {
-    if (address % sizeof x != 0) {
+    if (!wide) {
 #pragma unroll 1
         for (u32 i = 0; i < LANE_ROWS; i++) {
 #pragma unroll
@@ -1365,7 +1378,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
         const u32 t = i * TILE + lane / 4;
-        if (t < w.present) words[i] = load_token(p, w.token + t, query_head, head, eighth);
+        if (t < w.present)
+            words[i] = load_token(p, find_token(p, w.token + t, query_head, head, eighth));
     }
     copy_state(shared + STATE + row * (u32)ROW_BYTES,
                state_address(p, w.slot, head, first_row + row), lane);
@@ -1406,7 +1420,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         const u32 t = i * TILE + lane / 4;
         if (t < w.present)
             load_rows(p.v + ((w.token + t) * (u64)p.v_stride + (u64)head * DIM + lane_row) *
-                                sizeof(u16), v[i]);
+                                sizeof(u16), p.wide, v[i]);
     }
     sync_cta();
     if (warp == 0) solve(p, shared, lane);

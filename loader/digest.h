@@ -3,17 +3,10 @@
 #ifndef KDA_LOADER_DIGEST_H
 #define KDA_LOADER_DIGEST_H
 
-#include <sha2.h>
 #include <stddef.h>
 #include <stdint.h>
 
-static inline void kda_sha256(const void *data, size_t size, uint8_t out[32])
-{
-    SHA2_CTX sha;
-    SHA256Init(&sha);
-    SHA256Update(&sha, (const uint8_t *)data, size);
-    SHA256Final(out, &sha);
-}
+void kda_sha256(const void *data, size_t size, uint8_t out[32]);
 
 typedef struct kda_hex {
     char text[65];

@@ -238,6 +238,16 @@ static kda_status check_tensors(const struct window *window, kda_error *err)
 
 // ---------------------------------------------------------------------------------------- the call
 
+// True if a kernel may load 8 channels of q, k, v and g, whatever the token, by one access.
+static bool are_wide(const kda_verify_args *args, uint32_t dim)
+{
+    const uint64_t addresses = kda_tensor_address(&args->q) | kda_tensor_address(&args->k) |
+                               kda_tensor_address(&args->v) | kda_tensor_address(&args->g);
+    const int64_t strides =
+        args->q.stride[dim] | args->k.stride[dim] | args->v.stride[dim] | args->g.stride[dim];
+    return addresses % 16 == 0 && strides % 8 == 0;
+}
+
 static void fill(const struct window *window, const kda_verify_args *args,
                  struct kda_verify_params *out)
 {
@@ -279,7 +289,7 @@ static void fill(const struct window *window, const kda_verify_args *args,
         .beta_is_logit = args->beta_is_logit,
         .scale = args->scale,
         .lower_bound = args->lower_bound,
-        .reserved = 0,
+        .wide = are_wide(args, dim),
     };
 }
 

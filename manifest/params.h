@@ -2,7 +2,7 @@
 // Kernel parameters, one versioned struct per operator family. The loader fills it, the body reads
 // it: the generator copies the lines between the markers that name its operator into every body, so
 // both sides read one declaration. Addresses are device addresses; 0 is an omitted array. Strides count elements. A
-// changed struct gets a new version and a new name.
+// changed struct gets a new version: a loader refuses a body that takes another one.
 #ifndef KDA_MANIFEST_PARAMS_H
 #define KDA_MANIFEST_PARAMS_H
 
@@ -10,7 +10,7 @@
 #define KDA_PARAMS_RECURRENT 1, sizeof(struct kda_recurrent_params)
 #define KDA_PARAMS_PACKED KDA_PARAMS_RECURRENT
 #define KDA_PARAMS_FUSED 1, sizeof(struct kda_fused_params)
-#define KDA_PARAMS_VERIFY 1, sizeof(struct kda_verify_params)
+#define KDA_PARAMS_VERIFY 2, sizeof(struct kda_verify_params)
 #define KDA_PARAMS_COMMIT 1, sizeof(struct kda_commit_params)
 
 // clang-format off
@@ -67,27 +67,30 @@ struct kda_fused_params {
 
 // @params begin VERIFY
 struct kda_verify_params {
+    unsigned long long indices;                 // [rows] i32, or 0: slot n
+    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
+    int tokens;                                 // T_max: a longer row is cut there
+    int num_slots, null_min;                    // slots of the pool; the first live slot
+    int wide;                                   // 1: all channels of q, k, v and g lie at multiples of 16 bytes
+    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
+    long long slot_stride;                      // between two slots of the pool
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
-    unsigned long long beta;                    // [tok, HV] bf16
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
-    unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
-    unsigned long long out;                     // [tok, HV, 128] bf16
-    unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
-    unsigned long long indices;                 // [rows] i32, or 0: slot n
-    unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long q_stride, k_stride;               // token strides
-    long long v_stride, g_stride, beta_stride, out_stride;
-    long long slot_stride;                      // between two slots of the pool
+    long long v_stride, g_stride;
+    unsigned long long beta;                    // [tok, HV] bf16
+    long long beta_stride;
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
+    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
+    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
+    int rows;                                   // N
+    unsigned long long out;                     // [tok, HV, 128] bf16
+    long long out_stride;
+    unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long correction_strides[3], kg_strides[3];  // slot, value head, token
     long long tok;                              // packed tokens of the call
-    int num_slots, null_min, rows;              // slots of the pool; the first live slot; N
-    int tokens;                                 // T_max: a longer row is cut there
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     int heads, value_heads;                     // H, HV; HV is a multiple of H
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
-    int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
-    float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
-    int reserved;                               // 0
 };
 // @params end
 

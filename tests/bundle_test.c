@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sha2.h>
 #include <zstd.h>
 
 #include "loader/bundle.h"
@@ -794,6 +795,24 @@ static int tear_down(void **state)
     return 0;
 }
 
+// The digest is libmd's at every length of a last block, whoever computes it.
+static void digests(void **state)
+{
+    (void)state;
+    uint8_t data[200], found[32], expected[32];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i * 151 + 7);
+    for (size_t size = 0; size <= sizeof data; size++) {
+        uint8_t *copy = copy_bytes(data, size);
+        kda_sha256(copy, size, found);
+        SHA2_CTX sha;
+        SHA256Init(&sha);
+        SHA256Update(&sha, copy, size);
+        SHA256Final(expected, &sha);
+        assert_memory_equal(found, expected, sizeof found);
+        free(copy);
+    }
+}
+
 int main(int argc, char **argv)
 {
     bundle_path = argc > 1 ? argv[1] : NULL;
@@ -803,7 +822,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(truncations),  cmocka_unit_test(other_files),
         cmocka_unit_test(arguments),    cmocka_unit_test(files),
         cmocka_unit_test(broken_rules), cmocka_unit_test(hostile_words),
-        cmocka_unit_test(frames),       cmocka_unit_test(error_text),
+        cmocka_unit_test(digests),      cmocka_unit_test(frames),
+        cmocka_unit_test(error_text),
     };
     return cmocka_run_group_tests_name("bundle", tests, set_up, tear_down);
 }

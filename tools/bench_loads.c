@@ -42,16 +42,21 @@ static kda_problem problem_of(const kda_bundle *bundle, const struct kda_format_
                          .body = bundle->strings + body->name};
 }
 
-// Seconds of each body's first load into a new context; how many of them have an image here.
-static size_t time_loads(const kda_bundle *bundle, double *times)
+// Seconds of each body's first load into a new context; how many of them have an image here, and
+// the one that took longest.
+static size_t time_loads(const kda_bundle *bundle, double *times, const char **slowest)
 {
     kda_context *context = bind(bundle);
     size_t count = 0;
+    double most = 0;
     for (uint32_t i = 0; i < bundle->body_count; i++) {
         const kda_problem problem = problem_of(bundle, &bundle->bodies[i]);
         const double start = bench_now();
         if (kda_context_prepare(context, &problem, NULL)) continue;
         times[count++] = bench_now() - start;
+        if (times[count - 1] <= most) continue;
+        most = times[count - 1];
+        *slowest = problem.body;
     }
     kda_context_close(&context);
     return count;
@@ -79,11 +84,12 @@ void bench_loads(const char *bundle_path)
     if (bench_open(bundle_path, &bundle, &err)) bench_die(&err);
     printf("open     %8.1f us, bundle of %zu bytes\n", time_open(bundle_path) * 1e6, bundle->size);
     double *times = bench_memory(bundle->body_count, sizeof *times);
-    const size_t count = time_loads(bundle, times);
+    const char *slowest = "";
+    const size_t count = time_loads(bundle, times, &slowest);
     if (count) {
         const double median = bench_median(times, count);
-        printf("load     %8.1f us, %.1f us at most, for one of %zu cold kernels\n", median * 1e6,
-               times[count - 1] * 1e6, count);
+        printf("load     %8.1f us, %.1f us at most (%s), for one of %zu cold kernels\n",
+               median * 1e6, times[count - 1] * 1e6, slowest, count);
         printf("prepare  %8.1f us for everything\n", time_prepare(bundle) * 1e6);
     }
     free(times);

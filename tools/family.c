@@ -11,26 +11,26 @@
 #include "manifest/format.h"
 #include "tools/rows.h"
 
-enum { LEVEL = 19, FAMILIES = 7 };
+enum { LEVEL = 19, PARTS = 8, FAMILIES = (KDA_OP_COMMIT + 1) * PARTS };
 
-// One family for the kernels without shared memory, which are one warp each; of the others one per
-// operator, and two where short and long rows are much code. Finer ones cost a fifth of the bundle,
+// What a cold load costs is its family's stored bytes, which it hashes and decompresses: none
+// should have much over 40 KB. So a family is one operator's, its kernels without shared memory
+// apart, as code of their own; two of recurrent decode and verify, where short and long rows are
+// much code; and long rows and commit by gate. Finer ones cost a tenth of the bundle each time,
 // since bodies of neighbouring T are nearly the same code; with a single one, every load would
 // decompress everything.
 static int family_of(uint32_t schedule)
 {
+    enum { DIRECT, SHORT, LONG, BY_GATE };
     const struct kda_schedule_row *row = &kda_schedules[schedule];
-    if (row->smem == 0) return 0;
-    switch (row->op) {
-    case KDA_OP_FUSED:
-        return 1;
-    case KDA_OP_COMMIT:
-        return 2;
-    case KDA_OP_VERIFY:
-        return row->tokens_max <= 8 ? 3 : 4;
-    default:
-        return row->tokens_max <= 3 ? 5 : 6;
-    }
+    int part = SHORT;
+    if (row->smem == 0)
+        part = DIRECT;
+    else if (row->op == KDA_OP_COMMIT || (row->op == KDA_OP_VERIFY && row->tokens_max > 8))
+        part = BY_GATE + (int)row->gate;
+    else if (row->op == KDA_OP_RECURRENT && row->tokens_max > 3)
+        part = LONG;
+    return (int)row->op * PARTS + part;
 }
 
 static kda_status compress(const uint8_t *raw, size_t raw_size, struct kda_frame *out,

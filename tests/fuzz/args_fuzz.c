@@ -352,9 +352,11 @@ static void judge_verify(const struct kda_verify_params *p, const struct kda_for
         judge_cache(&t[11], p->correction, p->num_slots, hv, p->tokens, p->correction_strides, 128);
         judge_cache(&t[12], p->kg, p->num_slots, hv, p->tokens, p->kg_strides, 256);
     }
-    require(isfinite(p->scale) && (unsigned)p->beta_is_logit <= 1 && p->null_min >= 0 &&
-                !p->reserved,
-            "%s", "scalars", 0);
+    require(isfinite(p->scale) && (unsigned)p->beta_is_logit <= 1 && p->null_min >= 0, "%s",
+            "scalars", 0);
+    const int wide = (p->q | p->k | p->v | p->g) % 16 == 0 &&
+                     (p->q_stride | p->k_stride | p->v_stride | p->g_stride) % 8 == 0;
+    require(p->wide == wide, "wide is %s%" PRId64, "", p->wide);
 }
 
 static void judge_commit(const struct kda_commit_params *p, const struct kda_format_body *body)
