@@ -629,35 +629,28 @@ HELPER u32 own_row(u32 lane) { return lane % 16 / ROW_LANES * 2 + lane / 16; }
 
 // ----------------------------------------------------------------------------------------- kernel
 
-extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    kda_fused_t1_lower_bound_bf16_unique(const __grid_constant__ struct kda_fused_params p)
+HELPER void decode_row(const kda_fused_params &p, u32 row)
 {
-    begin_grid();
-    const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
-    const u32 head = blockIdx.x;
-    u32 row = blockIdx.y;
+    const u32 thread = threadIdx.x, head = blockIdx.x;
+    const u32 lane = thread % 32, warp = uniform(thread / 32);
     const int slot = load_i32(p.indices + 4 * (u64)row);
 
     // What depends on the slot neither in its address nor in whether it may be read.
-    const bool convolves = warp < GATE_PART, finishes = threadIdx.x < DIM;
+    const bool convolves = warp < GATE_PART, finishes = thread < DIM;
     const u64 width = (u64)(u32)p.heads * DIM;                    // channels of q, of k and of v
     const u64 head_channel = (u64)head * DIM + lane * LANE_CONV;  // the lane's first among these
     const u64 conv_channel = warp * width + head_channel;         // and among all
-    const u64 value_row = (u64)head * DIM + threadIdx.x;          // whose output this thread makes
-    const auto load_parameters = [&]() {
-        parameters x;
-        if (convolves) {
+    const u64 value_row = (u64)head * DIM + thread;               // whose output this thread makes
+    parameters parameters;
+    if (convolves) {
 #pragma unroll
-            for (u32 t = 0; t < TAPS; t++)
-                load_f32x4(p.weight + 4 * ((warp * TAPS + t) * width + head_channel), x.taps[t]);
-        } else if (warp == GATE_PART) {
-            load_f32x4(p.dt_bias + 4 * head_channel, x.taps[0]);
-            x.a_log = load_f32(p.a_log + 4 * (u64)head);
-        }
-        return x;
-    };
-    const parameters parameters = load_parameters();
-    const float norm_weight = finishes ? load_f32(p.norm_weight + 4 * (u64)threadIdx.x) : 0.0f;
+        for (u32 t = 0; t < TAPS; t++)
+            load_f32x4(p.weight + 4 * ((warp * TAPS + t) * width + head_channel), parameters.taps[t]);
+    } else if (warp == GATE_PART) {
+        load_f32x4(p.dt_bias + 4 * head_channel, parameters.taps[0]);
+        parameters.a_log = load_f32(p.a_log + 4 * (u64)head);
+    }
+    const float norm_weight = finishes ? load_f32(p.norm_weight + 4 * (u64)thread) : 0.0f;
 
     if (slot <= 0 || slot >= p.num_slots) {  // a null row
         if (finishes) store16(p.out + 2 * (row * width + value_row), 0);
@@ -667,24 +660,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u64 conv = p.conv_state + 2 * ((u32)slot * (u64)p.conv_slot_stride + conv_channel);
     const u64 tap_bytes = 2 * 3 * width;
     window w = {};
+    token token;
     if (convolves) {
 #pragma unroll
         for (int t = 0; t < TAPS - 1; t++) w.value[t] = load64(conv + t * tap_bytes);
+        token.input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
+    } else if (warp == GATE_PART) {
+        token.input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
+        token.logit = load_bf16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
     }
-    const auto load_token = [&]() {
-        token x;
-        if (convolves) {
-            x.input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
-        } else if (warp == GATE_PART) {
-            x.input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
-            x.logit = load_bf16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
-        }
-        if (finishes)
-            x.output_gate =
-                load_bf16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + value_row));
-        return x;
-    };
-    const token token = load_token();
+    if (finishes)
+        token.output_gate =
+            load_bf16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + value_row));
 
     const u32 shared = shared_base();
     const u32 lane_state =
@@ -700,92 +687,93 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         }
     }
 
-    {
-        if (convolves) {
-            float m[LANE_CONV];
-            w.value[TAPS - 1] = token.input;
-            convolve(w, parameters.taps, m);
+    if (convolves) {
+        float m[LANE_CONV];
+        w.value[TAPS - 1] = token.input;
+        convolve(w, parameters.taps, m);
 #pragma unroll
-            for (int t = 0; t < TAPS - 1; t++) {
-                store64(conv + t * tap_bytes, w.value[t + 1]);
-            }
-            if (warp == V_PART) {
-                sts128(shared + V + lane * 16, {m[0], m[1], m[2], m[3]});
-            } else {
-                const float factor = inverse_norm(m) * (warp == Q_PART ? p.scale : 1.0f);
+        for (int t = 0; t < TAPS - 1; t++) store64(conv + t * tap_bytes, w.value[t + 1]);
+        if (warp == V_PART) {
+            sts128(shared + V + lane * 16, {m[0], m[1], m[2], m[3]});
+        } else {
+            const float factor = inverse_norm(m) * (warp == Q_PART ? p.scale : 1.0f);
 #pragma unroll
-                for (u32 c = 0; c < LANE_CONV; c++) m[c] = m[c] * factor;
-                store_vector(shared + (warp == Q_PART ? Q : K), lane, m);
-            }
-        } else if (warp == GATE_PART) {
-            const float rate = exp_fast(parameters.a_log);
-            float d[LANE_CONV];
-#pragma unroll
-            for (u32 c = 0; c < LANE_CONV; c++)
-                d[c] = exp_fast(log_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
-            store_vector(shared + D, lane, d);
-            if (lane == 0) sts(shared + BETA, sigmoid(token.logit));
+            for (u32 c = 0; c < LANE_CONV; c++) m[c] = m[c] * factor;
+            store_vector(shared + (warp == Q_PART ? Q : K), lane, m);
         }
-        const float gain = norm_weight * sigmoid(token.output_gate);
-        sync_cta();
-
-        float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
-        load_vector(shared + D, lane, d);
-        load_vector(shared + K, lane, k);
-        load_vector(shared + Q, lane, q);
-        const float kq[1] = {dot(k, q)};
-        const float kq_sum = sum_half(kq, lane), beta = lds(shared + BETA);
-        wait_copies();
-#pragma unroll 1
-        for (u32 pass = 0; pass < PASSES; pass++) {
-            float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
-            const u32 pass_rows = lane_state + pass * 2 * PASS_ROWS * (u32)ROW_BYTES;
+    } else if (warp == GATE_PART) {
+        const float rate = exp_fast(parameters.a_log);
+        float d[LANE_CONV];
 #pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) {
-                lane_row bits;
-#pragma unroll
-                for (u32 j = 0; j < ROW_QUADS; j++)
-                    bits.part[j] =
-                        lds_quad(shared + pass_rows + i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH);
-                unpack_row(bits, x[i]);
-#pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
-                predicted[i] = dot(x[i], k);
-                read[i] = dot(x[i], q);
-            }
-            const u32 own = warp * WARP_ROWS + pass * 2 * PASS_ROWS + own_row(lane);
-            const float v = lds(shared + V + 4 * own);
-            const float correction = beta * (v - sum_half(predicted, lane));
-            const float o = round_bf16(fmaf(correction, kq_sum, sum_half(read, lane)));
-#pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) {
-                const float row_correction =
-                    shuffle_from(correction, lane / 16 * 16 + i * ROW_LANES);
-#pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++)
-                    x[i][c] = fmaf(row_correction, k[c], x[i][c]);
-                const lane_row bits = round_row(x[i]);
-#pragma unroll
-                for (u32 j = 0; j < ROW_QUADS; j++) {
-                    const u32 at = (pass * PASS_ROWS + i) * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
-                    store_state(state + at, bits.part[j]);
-                }
-            }
-            float squares = o * o;
-            squares += shuffle_xor(squares, ROW_LANES);
-            squares += shuffle_xor(squares, 2 * ROW_LANES);
-            squares += shuffle_xor(squares, 16);
-            if (lane % ROW_LANES == 0) sts(shared + O + 4 * own, o);
-            if (lane == 0) sts(shared + SQUARES + 4 * (warp * PASSES + pass), squares);
-        }
-        sync_cta();
-
-        // A head of zeros has no norm without an epsilon: its output is zero, not NaN.
-        if (finishes) {
-            const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
-            const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
-            const float o = lds(shared + O + 4 * threadIdx.x);
-            store_bf16(p.out + 2 * (row * width + value_row), o * inverse * gain);
-        }
+        for (u32 c = 0; c < LANE_CONV; c++)
+            d[c] = exp_fast(log_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
+        store_vector(shared + D, lane, d);
+        if (lane == 0) sts(shared + BETA, sigmoid(token.logit));
     }
+    const float gain = norm_weight * sigmoid(token.output_gate);
+    sync_cta();
+
+    float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
+    load_vector(shared + D, lane, d);
+    load_vector(shared + K, lane, k);
+    load_vector(shared + Q, lane, q);
+    const float kq[1] = {dot(k, q)};
+    const float kq_sum = sum_half(kq, lane), beta = lds(shared + BETA);
+    wait_copies();
+#pragma unroll 1
+    for (u32 pass = 0; pass < PASSES; pass++) {
+        float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
+        const u32 first = pass * 2 * PASS_ROWS * (u32)ROW_BYTES;
+        const u32 pass_shared = shared + lane_state + first;
+#pragma unroll
+        for (int i = 0; i < PASS_ROWS; i++) {
+            lane_row bits;
+#pragma unroll
+            for (u32 j = 0; j < ROW_QUADS; j++)
+                bits.part[j] = lds_quad(pass_shared + i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH);
+            unpack_row(bits, x[i]);
+#pragma unroll
+            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
+            predicted[i] = dot(x[i], k);
+            read[i] = dot(x[i], q);
+        }
+        const u32 own = warp * WARP_ROWS + pass * 2 * PASS_ROWS + own_row(lane);
+        const float v = lds(shared + V + 4 * own);
+        const float correction = beta * (v - sum_half(predicted, lane));
+        const float o = round_bf16(fmaf(correction, kq_sum, sum_half(read, lane)));
+#pragma unroll
+        for (int i = 0; i < PASS_ROWS; i++) {
+            const float row_correction = shuffle_from(correction, lane / 16 * 16 + i * ROW_LANES);
+#pragma unroll
+            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_correction, k[c], x[i][c]);
+            const lane_row bits = round_row(x[i]);
+#pragma unroll
+            for (u32 j = 0; j < ROW_QUADS; j++) {
+                const u32 at = i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
+                store_state(state + (first + at), bits.part[j]);
+            }
+        }
+        float squares = o * o;
+        squares += shuffle_xor(squares, ROW_LANES);
+        squares += shuffle_xor(squares, 2 * ROW_LANES);
+        squares += shuffle_xor(squares, 16);
+        if (lane % ROW_LANES == 0) sts(shared + O + 4 * own, o);
+        if (lane == 0) sts(shared + SQUARES + 4 * (warp * PASSES + pass), squares);
+    }
+    sync_cta();
+
+    // A head of zeros has no norm without an epsilon: its output is zero, not NaN.
+    if (finishes) {
+        const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
+        const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
+        const float o = lds(shared + O + 4 * thread);
+        store_bf16(p.out + 2 * (row * width + value_row), o * inverse * gain);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
+    kda_fused_t1_lower_bound_bf16_unique(const __grid_constant__ struct kda_fused_params p)
+{
+    begin_grid();
+    decode_row(p, blockIdx.y);
 }

@@ -20,8 +20,11 @@
 // head in one order, whatever warp they come from.
 //
 // Repeated slots. The first row of a slot leads: its CTA takes the later ones too, in ascending
-// order, with the window in registers and the state, rounded as if it were stored, in shared memory,
-// and stores both after the last.
+// order. Between rows the state stays in shared memory, rounded as if it were stored, and is stored
+// after the last; the window goes through global memory, where a thread finds what it wrote itself.
+// Nothing but the row's number passes through registers, so that a row costs no more of them, and an
+// SM holds no fewer CTAs, than where slots are unique. Every thread looks for the slot among its
+// share of the other rows; the barriers that there are tell all whether one comes before, or after.
 
 // ---------------------------------------------------------------------------------------- prelude
 //
@@ -65,8 +68,8 @@ struct kda_fused_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 1, SPLIT = 1, THREADS = 256, SMEM = 35408;
-constexpr int OCCUPANCY = 2;
+constexpr int TOKENS = 1, SPLIT = 1, THREADS = 256, SMEM = 35920;
+constexpr int OCCUPANCY = 3;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -454,6 +457,17 @@ HELPER void sync_cta()
 #endif
 }
 
+// A barrier of the CTA, and whether x holds for any of its threads. The vote tells the compiler that
+// no lanes part over the answer.
+HELPER bool any_of_cta(bool x)
+{
+#ifdef KDA_SOFT_DEVICE
+    return soft_sync_cta_any(x, __LINE__);
+#else
+    return __any_sync(0xffffffffu, __syncthreads_or(x));
+#endif
+}
+
 // ---- the warp and the grid
 
 HELPER float shuffle_xor(float x, u32 distance)
@@ -569,7 +583,8 @@ static_assert(WARPS > GATE_PART, "a warp per part");
 constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
 constexpr u32 K = (u32)HEAD_BYTES, Q = K + VECTOR_BYTES, D = Q + VECTOR_BYTES, V = D + VECTOR_BYTES;
 constexpr u32 O = V + VECTOR_BYTES, BETA = O + VECTOR_BYTES, SQUARES = BETA + 16;
-static_assert(SMEM == SQUARES + SUMS * sizeof(float), "the row's smem");
+constexpr u32 GAIN = SQUARES + SUMS * sizeof(float);  // of the outputs: no register is left for it
+static_assert(SMEM == GAIN + VECTOR_BYTES, "the row's smem");
 
 // A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
 // no bank conflicts. Writer lane l brings channels 4*l to 4*l + 3.
@@ -675,92 +690,89 @@ HELPER float sum_squares(u32 address)
 // Of each pass, the row whose sums a lane gets.
 HELPER u32 own_row(u32 lane) { return lane % 16 / ROW_LANES * 2 + lane / 16; }
 
-// The first row in [from, to) of this slot, `to` if there is none. For a whole warp.
-HELPER u32 find_row(const kda_fused_params &p, int slot, u32 from, u32 to, u32 lane)
+// The next row of a row's slot; there is one. For a whole warp.
+HELPER u32 next_row(const kda_fused_params &p, u32 row)
 {
-    constexpr u32 AT_ONCE = 4;
-    for (; from < to; from += AT_ONCE * 32) {
-        int other[AT_ONCE];
-        u32 found = to;
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) {
-            const u32 row = from + i * 32 + lane;
-            other[i] = load_i32(p.indices + 4 * (u64)(row < to ? row : to - 1));
-        }
-#pragma unroll
-        for (u32 i = AT_ONCE; i-- > 0;) {
-            const u32 row = from + i * 32 + lane;
-            if (row < to && other[i] == slot) found = row;
-        }
+    const int slot = load_i32(p.indices + 4 * (u64)row);
+    const u32 lane = threadIdx.x % 32, rows = (u32)p.rows;
+    u32 found = rows;
+    for (u32 from = row + 1; found == rows; from += 32) {
+        const u32 other = from + lane;
+        if (other < rows && load_i32(p.indices + 4 * (u64)other) == slot) found = other;
         found = least_of_warp(found);
-        if (found < to) return found;
     }
-    return to;
+    return found;
 }
 
 // ----------------------------------------------------------------------------------------- kernel
 
-extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    kda_fused_t1_softplus_bf16_repeated(const __grid_constant__ struct kda_fused_params p)
+// x. There are fewer than 2^16 rows, but a compiler does not know it: what depends on x is worked out
+// for each row, and takes no register from one row to the next.
+HELPER u32 of_row(u32 row, u32 x) { return x | row >> 16; }
+
+// The row of this CTA or a later one of its slot. Whether the slot has rows after it.
+HELPER bool decode_row(const kda_fused_params &p, u32 row)
 {
-    begin_grid();
-    const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
-    const u32 head = blockIdx.x;
-    u32 row = blockIdx.y;
+    const u32 thread = of_row(row, threadIdx.x), head = of_row(row, blockIdx.x);
+    const bool first_row = row == blockIdx.y;
+    const u32 lane = thread % 32, warp = uniform(thread / 32);
     const int slot = load_i32(p.indices + 4 * (u64)row);
+    // Every thread looks at its share of the rows, at the first of them together with the slot.
+    const u32 rows = (u32)p.rows, share = thread < rows ? thread : row;
+    const int share_slot = load_i32(p.indices + 4 * (u64)share);
 
     // What depends on the slot neither in its address nor in whether it may be read.
-    const bool convolves = warp < GATE_PART, finishes = threadIdx.x < DIM;
+    const bool convolves = warp < GATE_PART, finishes = thread < DIM;
     const u64 width = (u64)(u32)p.heads * DIM;                    // channels of q, of k and of v
     const u64 head_channel = (u64)head * DIM + lane * LANE_CONV;  // the lane's first among these
     const u64 conv_channel = warp * width + head_channel;         // and among all
-    const u64 value_row = (u64)head * DIM + threadIdx.x;          // whose output this thread makes
-    const auto load_parameters = [&]() {
-        parameters x;
-        if (convolves) {
+    const u64 value_row = (u64)head * DIM + thread;               // whose output this thread makes
+    // What a warp leaves unset would be kept for it from one row to the next.
+    parameters parameters = {};
+    if (convolves) {
 #pragma unroll
-            for (u32 t = 0; t < TAPS; t++)
-                load_f32x4(p.weight + 4 * ((warp * TAPS + t) * width + head_channel), x.taps[t]);
-        } else if (warp == GATE_PART) {
-            load_f32x4(p.dt_bias + 4 * head_channel, x.taps[0]);
-            x.a_log = load_f32(p.a_log + 4 * (u64)head);
-        }
-        return x;
-    };
-    const float norm_weight = finishes ? load_f32(p.norm_weight + 4 * (u64)threadIdx.x) : 0.0f;
+        for (u32 t = 0; t < TAPS; t++)
+            load_f32x4(p.weight + 4 * ((warp * TAPS + t) * width + head_channel), parameters.taps[t]);
+    } else if (warp == GATE_PART) {
+        load_f32x4(p.dt_bias + 4 * head_channel, parameters.taps[0]);
+        parameters.a_log = load_f32(p.a_log + 4 * (u64)head);
+    }
+    const float norm_weight = finishes ? load_f32(p.norm_weight + 4 * (u64)thread) : 0.0f;
 
     if (slot <= 0 || slot >= p.num_slots) {  // a null row
         if (finishes) store16(p.out + 2 * (row * width + value_row), 0);
-        return;
+        return false;
     }
-    if (find_row(p, slot, 0, row, lane) < row) return;
+    bool earlier = share < row && share_slot == slot, later = share > row && share_slot == slot;
+    for (u32 other = thread + THREADS; other < rows; other += THREADS) {
+        const bool same = load_i32(p.indices + 4 * (u64)other) == slot;
+        earlier |= other < row && same;
+        later |= other > row && same;
+    }
+    if (any_of_cta(earlier) && first_row) return false;
 
     const u64 conv = p.conv_state + 2 * ((u32)slot * (u64)p.conv_slot_stride + conv_channel);
     const u64 tap_bytes = 2 * 3 * width;
     window w = {};
+    token token = {};
     if (convolves) {
 #pragma unroll
         for (int t = 0; t < TAPS - 1; t++) w.value[t] = load64(conv + t * tap_bytes);
+        token.input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
+    } else if (warp == GATE_PART) {
+        token.input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
+        token.logit = load_bf16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
     }
-    const auto load_token = [&]() {
-        token x;
-        if (convolves) {
-            x.input = load_bf16x4(p.x + 2 * (row * (u64)p.x_stride + conv_channel));
-        } else if (warp == GATE_PART) {
-            x.input = load_bf16x4(p.raw_gate + 2 * (row * width + head_channel));
-            x.logit = load_bf16(p.raw_beta + 2 * (row * (u64)p.beta_stride + head));
-        }
-        if (finishes)
-            x.output_gate =
-                load_bf16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + value_row));
-        return x;
-    };
+    if (finishes)
+        token.output_gate =
+            load_bf16(p.output_gate + 2 * (row * (u64)p.output_gate_stride + value_row));
 
     const u32 shared = shared_base();
     const u32 lane_state =
         (warp * WARP_ROWS + lane / 16) * (u32)ROW_BYTES + lane % 16 * (u32)sizeof(quad);
     const u64 state = p.state + (u32)slot * (u64)p.slot_stride * (ROW_BYTES / DIM) +
                       head * HEAD_BYTES + lane_state;
+    if (first_row)
 #pragma unroll
     for (int i = 0; i < WARP_ROWS / 2; i++) {
 #pragma unroll
@@ -770,108 +782,101 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         }
     }
 
-#pragma unroll 1
-    while (row < (u32)p.rows) {
-        const parameters parameters = load_parameters();  // again for each row: they are many
-        const token token = load_token();
-        if (convolves) {
-            float m[LANE_CONV];
-            w.value[TAPS - 1] = token.input;
-            convolve(w, parameters.taps, m);
-#pragma unroll
-            for (int t = 0; t < TAPS - 1; t++) {
-                w.value[t] = w.value[t + 1];
-            }
-            if (warp == V_PART) {
-                sts128(shared + V + lane * 16, {m[0], m[1], m[2], m[3]});
-            } else {
-                const float factor = inverse_norm(m) * (warp == Q_PART ? p.scale : 1.0f);
-#pragma unroll
-                for (u32 c = 0; c < LANE_CONV; c++) m[c] = m[c] * factor;
-                store_vector(shared + (warp == Q_PART ? Q : K), lane, m);
-            }
-        } else if (warp == GATE_PART) {
-            const float rate = exp_fast(parameters.a_log);
-            float d[LANE_CONV];
-#pragma unroll
-            for (u32 c = 0; c < LANE_CONV; c++)
-                d[c] = exp_fast(log_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
-            store_vector(shared + D, lane, d);
-            if (lane == 0) sts(shared + BETA, sigmoid(token.logit));
-        }
-        const float gain = norm_weight * sigmoid(token.output_gate);
-        sync_cta();
-
-        float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
-        load_vector(shared + D, lane, d);
-        load_vector(shared + K, lane, k);
-        load_vector(shared + Q, lane, q);
-        const float kq[1] = {dot(k, q)};
-        const float kq_sum = sum_half(kq, lane), beta = lds(shared + BETA);
-        wait_copies();
-#pragma unroll 1
-        for (u32 pass = 0; pass < PASSES; pass++) {
-            float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
-            const u32 pass_rows = lane_state + pass * 2 * PASS_ROWS * (u32)ROW_BYTES;
-#pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) {
-                lane_row bits;
-#pragma unroll
-                for (u32 j = 0; j < ROW_QUADS; j++)
-                    bits.part[j] =
-                        lds_quad(shared + pass_rows + i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH);
-                unpack_row(bits, x[i]);
-#pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
-                predicted[i] = dot(x[i], k);
-                read[i] = dot(x[i], q);
-            }
-            const u32 own = warp * WARP_ROWS + pass * 2 * PASS_ROWS + own_row(lane);
-            const float v = lds(shared + V + 4 * own);
-            const float correction = beta * (v - sum_half(predicted, lane));
-            const float o = round_bf16(fmaf(correction, kq_sum, sum_half(read, lane)));
-#pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) {
-                const float row_correction =
-                    shuffle_from(correction, lane / 16 * 16 + i * ROW_LANES);
-#pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++)
-                    x[i][c] = fmaf(row_correction, k[c], x[i][c]);
-                const lane_row bits = round_row(x[i]);
-#pragma unroll
-                for (u32 j = 0; j < ROW_QUADS; j++) {
-                    const u32 at = (pass * PASS_ROWS + i) * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
-                    sts_quad(shared + lane_state + at, bits.part[j]);
-                }
-            }
-            float squares = o * o;
-            squares += shuffle_xor(squares, ROW_LANES);
-            squares += shuffle_xor(squares, 2 * ROW_LANES);
-            squares += shuffle_xor(squares, 16);
-            if (lane % ROW_LANES == 0) sts(shared + O + 4 * own, o);
-            if (lane == 0) sts(shared + SQUARES + 4 * (warp * PASSES + pass), squares);
-        }
-        sync_cta();
-
-        // A head of zeros has no norm without an epsilon: its output is zero, not NaN.
-        if (finishes) {
-            const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
-            const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
-            const float o = lds(shared + O + 4 * threadIdx.x);
-            store_bf16(p.out + 2 * (row * width + value_row), o * inverse * gain);
-        }
-        row = find_row(p, slot, row + 1, (u32)p.rows, lane);
-    }
     if (convolves) {
+        float m[LANE_CONV];
+        w.value[TAPS - 1] = token.input;
+        convolve(w, parameters.taps, m);
 #pragma unroll
-        for (int t = 0; t < TAPS - 1; t++) store64(conv + t * tap_bytes, w.value[t]);
-    }
-#pragma unroll 4
-    for (int i = 0; i < WARP_ROWS / 2; i++) {
+        for (int t = 0; t < TAPS - 1; t++) store64(conv + t * tap_bytes, w.value[t + 1]);
+        if (warp == V_PART) {
+            sts128(shared + V + lane * 16, {m[0], m[1], m[2], m[3]});
+        } else {
+            const float factor = inverse_norm(m) * (warp == Q_PART ? p.scale : 1.0f);
 #pragma unroll
-        for (u32 j = 0; j < ROW_QUADS; j++) {
-            const u32 at = i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
-            store_state(state + at, lds_quad(shared + lane_state + at));
+            for (u32 c = 0; c < LANE_CONV; c++) m[c] = m[c] * factor;
+            store_vector(shared + (warp == Q_PART ? Q : K), lane, m);
         }
+    } else if (warp == GATE_PART) {
+        const float rate = exp_fast(parameters.a_log);
+        float d[LANE_CONV];
+#pragma unroll
+        for (u32 c = 0; c < LANE_CONV; c++)
+            d[c] = exp_fast(log_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
+        store_vector(shared + D, lane, d);
+        if (lane == 0) sts(shared + BETA, sigmoid(token.logit));
     }
+    if (finishes) sts(shared + GAIN + 4 * thread, norm_weight * sigmoid(token.output_gate));
+    const bool last = !any_of_cta(later);
+
+    float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
+    load_vector(shared + D, lane, d);
+    load_vector(shared + K, lane, k);
+    load_vector(shared + Q, lane, q);
+    const float kq[1] = {dot(k, q)};
+    const float kq_sum = sum_half(kq, lane), beta = lds(shared + BETA);
+    wait_copies();
+#pragma unroll 1
+    for (u32 pass = 0; pass < PASSES; pass++) {
+        float x[PASS_ROWS][LANE_CHANNELS], predicted[PASS_ROWS], read[PASS_ROWS];
+        const u32 first = pass * 2 * PASS_ROWS * (u32)ROW_BYTES;
+        const u32 pass_shared = shared + lane_state + first;
+        const u64 pass_state = state + first;
+#pragma unroll
+        for (int i = 0; i < PASS_ROWS; i++) {
+            lane_row bits;
+#pragma unroll
+            for (u32 j = 0; j < ROW_QUADS; j++)
+                bits.part[j] = lds_quad(pass_shared + i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH);
+            unpack_row(bits, x[i]);
+#pragma unroll
+            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
+            predicted[i] = dot(x[i], k);
+            read[i] = dot(x[i], q);
+        }
+        const u32 own = warp * WARP_ROWS + pass * 2 * PASS_ROWS + own_row(lane);
+        const float v = lds(shared + V + 4 * own);
+        const float correction = beta * (v - sum_half(predicted, lane));
+        const float o = round_bf16(fmaf(correction, kq_sum, sum_half(read, lane)));
+#pragma unroll
+        for (int i = 0; i < PASS_ROWS; i++) {
+            const float row_correction = shuffle_from(correction, lane / 16 * 16 + i * ROW_LANES);
+#pragma unroll
+            for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_correction, k[c], x[i][c]);
+            const lane_row bits = round_row(x[i]);
+#pragma unroll
+            for (u32 j = 0; j < ROW_QUADS; j++) {
+                const u32 at = i * 2 * (u32)ROW_BYTES + j * QUAD_PITCH;
+                if (last)
+                    store_state(pass_state + at, bits.part[j]);
+                else
+                    sts_quad(pass_shared + at, bits.part[j]);
+            }
+        }
+        float squares = o * o;
+        squares += shuffle_xor(squares, ROW_LANES);
+        squares += shuffle_xor(squares, 2 * ROW_LANES);
+        squares += shuffle_xor(squares, 16);
+        if (lane % ROW_LANES == 0) sts(shared + O + 4 * own, o);
+        // The pass's number by the first of its rows, which is lane 0's own: one register less.
+        if (lane == 0) sts(shared + SQUARES + 4 * (own / (2 * PASS_ROWS)), squares);
+    }
+    sync_cta();
+
+    // A head of zeros has no norm without an epsilon: its output is zero, not NaN.
+    if (finishes) {
+        const float mean = sum_squares(shared + SQUARES) * (1.0f / DIM);
+        const float inverse = fminf(rsqrt_fast(mean + p.norm_eps), FLOAT_MAX);
+        const float o = lds(shared + O + 4 * thread);
+        const float gain = lds(shared + GAIN + 4 * thread);
+        store_bf16(p.out + 2 * (row * width + value_row), o * inverse * gain);
+    }
+    return !last;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
+    kda_fused_t1_softplus_bf16_repeated(const __grid_constant__ struct kda_fused_params p)
+{
+    begin_grid();
+    u32 row = blockIdx.y;
+    while (decode_row(p, row)) row = next_row(p, row);
 }

@@ -54,6 +54,7 @@ static kda_status recurrent(kda_error *err);
 static kda_status packed(kda_error *err);
 static kda_status window(kda_error *err);
 static kda_status commit(kda_error *err);
+static kda_status fused(kda_error *err);
 static void with_images(void)  // that the calls below need
 {
     with_context();
@@ -62,6 +63,7 @@ static void with_images(void)  // that the calls below need
     rig_ok(packed(&err), &err);
     rig_ok(window(&err), &err);
     rig_ok(commit(&err), &err);
+    rig_ok(fused(&err), &err);
 }
 static void with_plan(void)
 {
@@ -154,6 +156,22 @@ static kda_status commit_plan(kda_error *err)
     const kda_commit_args args = rig_commit(eight);
     return kda_commit_plan(world.context, &args, NULL, NULL, &world.plan, err);
 }
+static kda_fused_args fused_args(void)
+{
+    kda_fused_args args = rig_fused(4, 8, 8, KDA_F32);
+    args.mode = KDA_MODE_REPEATED_POSITIVE;
+    return args;
+}
+static kda_status fused(kda_error *err)
+{
+    const kda_fused_args args = fused_args();
+    return kda_fused(world.context, &args, NULL, err);
+}
+static kda_status fused_plan(kda_error *err)
+{
+    const kda_fused_args args = fused_args();
+    return kda_fused_plan(world.context, &args, NULL, NULL, &world.plan, err);
+}
 static kda_status plan_launch(kda_error *err) { return kda_plan_launch(&world.plan, NULL, err); }
 static kda_status close_context(kda_error *err)
 {
@@ -191,6 +209,8 @@ static const struct action {
     {"cold verify plan", with_context, window_plan, true},
     {"cold commit", with_context, commit, true},
     {"cold commit plan", with_context, commit_plan, true},
+    {"cold fused", with_context, fused, true},
+    {"cold fused plan", with_context, fused_plan, true},
     {"warm recurrent", with_images, recurrent, true},
     {"warm recurrent, dependent launch", with_images, recurrent_pdl, true},
     {"warm recurrent plan", with_images, recurrent_plan, true},
@@ -200,6 +220,8 @@ static const struct action {
     {"warm verify plan", with_images, window_plan, true},
     {"warm commit", with_images, commit, true},
     {"warm commit plan", with_images, commit_plan, true},
+    {"warm fused", with_images, fused, true},
+    {"warm fused plan", with_images, fused_plan, true},
     {"plan launch", with_plan, plan_launch, true},
     {"context close", with_images, close_context, false},
     {"bundle close", with_bundle, close_bundle, false},

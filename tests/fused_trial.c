@@ -4,9 +4,11 @@
 #include "tests/fused_trial.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // -------------------------------------------------------------------------------------------- data
 
@@ -195,10 +197,50 @@ void fused_fill(struct fused_trial *trial, int64_t row, uint64_t key)
         draw_bf16(&rng, state, width * ORACLE_D, 0.5);
 }
 
+// A thread's part of the work on a trial: every `count`-th slot from `first` on.
+struct share {
+    struct fused_trial trial;  // a copy: what it adds up is its own
+    int64_t first, count;
+    uint64_t key;
+    char wrong[120];  // what it found, if not empty; only the test's own thread may fail
+};
+enum { MOST_SHARES = 16 };
+
+// One share where the soft device has the processors already.
+static int64_t split(const struct fused_trial *trial, uint64_t key,
+                     struct share shares[MOST_SHARES])
+{
+    int64_t count = suite.machine.soft ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
+    count = count < 1 ? 1 : count > MOST_SHARES ? MOST_SHARES : count;
+    for (int64_t i = 0; i < count; i++)
+        shares[i] = (struct share){.trial = *trial, .first = i, .count = count, .key = key};
+    return count;
+}
+
+static void work_on(struct share shares[], int64_t count, void *(*work)(void *share))
+{
+    pthread_t threads[MOST_SHARES];
+    for (int64_t i = 1; i < count; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &shares[i]), 0);
+    work(&shares[0]);
+    for (int64_t i = 1; i < count; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+}
+
+static void *fill_share(void *argument)
+{
+    struct share *const share = argument;
+    for (int64_t n = 0; n < share->trial.rows; n++) {
+        const int64_t slot = oracle_fused_slot(&share->trial.call, n);
+        if (slot >= 0 && slot % share->count == share->first)
+            fused_fill(&share->trial, n, share->key + (uint64_t)n);
+    }
+    return NULL;
+}
+
 void fused_fill_all(struct fused_trial *trial, uint64_t key)
 {
-    for (int64_t n = 0; n < trial->rows; n++)
-        if (oracle_fused_slot(&trial->call, n) >= 0) fused_fill(trial, n, key + (uint64_t)n);
+    struct share shares[MOST_SHARES];
+    work_on(shares, split(trial, key, shares), fill_share);
 }
 
 void fused_advance(struct fused_trial *trial)
@@ -416,24 +458,53 @@ static void expect_within(const struct oracle_error *error, bool any_floor, cons
                  what, tensor, oracle_norm(error), error->worst, (long long)error->nonfinite);
 }
 
-void fused_expect(struct fused_trial *trial, const char *what)
+static void *judge_share(void *argument)
 {
+    struct share *const share = argument;
+    struct fused_trial *const trial = &share->trial;
     const struct fused_cache *const conv = &trial->conv, *const state = &trial->state;
-    trial->out_error = trial->state_error = (struct oracle_error){.count = 0};
-    uint16_t *const window = reserve(conv->held);
-    for (int64_t s = 0; s < trial->num_slots; s++) {
+    uint16_t *const window = malloc(conv->held);
+    if (!window) abort();
+    for (int64_t s = share->first; s < trial->num_slots; s += share->count) {
         const size_t conv_at = (size_t)s * conv->held, state_at = (size_t)s * state->held;
         memcpy(window, conv->before + conv_at, conv->held);
         bool any = false;
         for (int64_t h = 0; h < trial->heads; h++) any |= judge_head(trial, s, h, window);
         if (memcmp(conv->after + conv_at, window, conv->held))
-            fail_msg("%s: conv_state of slot %d is not what it must be", what, (int)s);
+            (void)snprintf(share->wrong, sizeof share->wrong,
+                           "conv_state of slot %d is not what it must be", (int)s);
         const size_t from = any ? state->block : 0;
         if (memcmp(state->after + state_at + from, state->before + state_at + from,
                    state->held - from))
-            fail_msg("%s: state of slot %d was written where nothing may be", what, (int)s);
+            (void)snprintf(share->wrong, sizeof share->wrong,
+                           "state of slot %d was written where nothing may be", (int)s);
     }
     free(window);
+    return NULL;
+}
+
+static void add_error(struct oracle_error *sum, const struct oracle_error *part)
+{
+    sum->difference2 += part->difference2;
+    sum->reference2 += part->reference2;
+    sum->floor2 += part->floor2;
+    sum->worst = fmax(sum->worst, part->worst);
+    sum->max_abs = fmax(sum->max_abs, part->max_abs);
+    sum->count += part->count;
+    sum->nonfinite += part->nonfinite;
+}
+
+void fused_expect(struct fused_trial *trial, const char *what)
+{
+    trial->out_error = trial->state_error = (struct oracle_error){.count = 0};
+    struct share shares[MOST_SHARES];
+    const int64_t count = split(trial, 0, shares);
+    work_on(shares, count, judge_share);
+    for (int64_t i = 0; i < count; i++) {
+        if (*shares[i].wrong) fail_msg("%s: %s", what, shares[i].wrong);
+        add_error(&trial->out_error, &shares[i].trial.out_error);
+        add_error(&trial->state_error, &shares[i].trial.state_error);
+    }
     expect_zero_rows(trial, what);
     expect_guards(trial, what);
     expect_within(&trial->out_error, trial->any_floor, what, "output");

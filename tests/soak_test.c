@@ -16,9 +16,10 @@
 
 #include "tools/machine.h"
 #include "tools/oracle.h"
+#include "tools/oracle_fused.h"
 #include "tools/oracle_verify.h"
 
-enum { STREAMS = 2, KINDS = 11, MOST_THREADS = 16 };
+enum { STREAMS = 2, KINDS = 13, MOST_THREADS = 16, FUSED_HEADS = 8 };
 
 static const struct kind {
     kda_op op;
@@ -37,6 +38,9 @@ static const struct kind {
     {KDA_OP_VERIFY, KDA_GATE_PRECOMPUTED, 2},
     {KDA_OP_VERIFY, KDA_GATE_LOWER_BOUND, 8},
     {KDA_OP_VERIFY, KDA_GATE_SOFTPLUS, 16},
+    // bf16 states of one slot per row; f32 states, two rows to a slot.
+    {KDA_OP_FUSED, KDA_GATE_LOWER_BOUND, 1},
+    {KDA_OP_FUSED, KDA_GATE_SOFTPLUS, 1},
 };
 
 static struct {
@@ -99,6 +103,7 @@ struct lane {
     int64_t h, hv, rows, slots;
     struct buffer q, k, v, g, beta, a_log, dt_bias, state, out, indices, accepted;
     struct buffer correction, kg;
+    struct buffer weight, windows, output_gate, norm_weight;
     int64_t q_stride, g_stride;
 };
 
@@ -139,10 +144,29 @@ static struct buffer floats(struct oracle_rng *rng, size_t count)
     return buffer;
 }
 
-// Slots that a row has: one per token, or one.
-static int64_t slots_of(const struct kind *kind)
+static bool repeats(const struct kind *kind)
 {
-    return kind->op == KDA_OP_VERIFY ? 1 : kind->tokens;
+    return kind->op == KDA_OP_FUSED && kind->gate == KDA_GATE_SOFTPLUS;
+}
+
+static bool has_f32_state(const struct kind *kind) { return repeats(kind); }
+
+// Slots that n rows have: one per token, one per row, or one for two of them.
+static int64_t slots_of(const struct kind *kind, int64_t n)
+{
+    if (repeats(kind)) return (n + 1) / 2;
+    return kind->op == KDA_OP_VERIFY ? n : n * kind->tokens;
+}
+
+// Bytes of a slot's state.
+static size_t slot_bytes(const struct lane *lane)
+{
+    return (size_t)lane->hv * ORACLE_HEAD * (has_f32_state(lane->kind) ? 4 : 2);
+}
+
+static size_t window_bytes(const struct lane *lane)
+{
+    return (size_t)(ORACLE_TAPS * ORACLE_PARTS * lane->h * ORACLE_D) * sizeof(uint16_t);
 }
 
 static bool takes_logit(const struct kind *kind)
@@ -153,17 +177,17 @@ static bool takes_logit(const struct kind *kind)
 static void open_lane(struct lane *lane, const struct kind *kind, CUstream stream,
                       struct oracle_rng *rng)
 {
-    const bool packed = kind->op == KDA_OP_PACKED, bound = kind->tokens == 3,
-               window = kind->op == KDA_OP_VERIFY;
+    const bool fused = kind->op == KDA_OP_FUSED, packed = kind->op == KDA_OP_PACKED || fused,
+               bound = kind->tokens == 3, window = kind->op == KDA_OP_VERIFY;
     *lane = (struct lane){.kind = kind, .stream = stream};
-    lane->h = packed ? 12 : bound ? 16 : soak.heads;
+    lane->h = fused ? FUSED_HEADS : packed ? 12 : bound ? 16 : soak.heads;
     lane->hv = kind->gate == KDA_GATE_PRECOMPUTED ? 2 * lane->h : lane->h;
     lane->rows = soak.rows;
-    lane->slots = lane->rows * slots_of(kind) + 2;
+    lane->slots = slots_of(kind, lane->rows) + 2;
     const size_t tok = (size_t)(lane->rows * kind->tokens), d = ORACLE_D;
     const size_t h = (size_t)lane->h, hv = (size_t)lane->hv;
     const bool in_kernel = kind->gate != KDA_GATE_PRECOMPUTED;
-    // Packed decode has q, k and v side by side in one row.
+    // Packed and fused decode have q, k and v side by side in one row.
     lane->q_stride = (int64_t)((packed ? 3 : 1) * h * d);
     lane->g_stride = (int64_t)(hv * d);
     lane->q = normals(rng, tok * (size_t)lane->q_stride, 1, 0);
@@ -175,7 +199,9 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
         lane->a_log = floats(rng, h);
         lane->dt_bias = floats(rng, h * d);
     }
-    lane->state = normals(rng, (size_t)lane->slots * hv * ORACLE_HEAD, 0.2, 0);
+    lane->state = has_f32_state(kind)
+                      ? floats(rng, (size_t)lane->slots * hv * ORACLE_HEAD)
+                      : normals(rng, (size_t)lane->slots * hv * ORACLE_HEAD, 0.2, 0);
     lane->out = make(tok * hv * d, sizeof(uint16_t));
     lane->indices = make(tok, sizeof(int32_t));
     lane->accepted = make((size_t)lane->rows, sizeof(int32_t));
@@ -184,8 +210,15 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
         lane->correction = make(lines * d, sizeof(float));
         lane->kg = make(lines * 2 * d, sizeof(uint16_t));
     }
+    if (fused) {
+        lane->weight = floats(rng, ORACLE_PARTS * (ORACLE_TAPS + 1) * h * d);
+        lane->windows = normals(rng, (size_t)lane->slots * window_bytes(lane) / 2, 1, 0);
+        lane->output_gate = normals(rng, tok * h * d, 1, 0);
+        lane->norm_weight = floats(rng, d);
+    }
     int32_t *const slots = lane->indices.host, *const accepted = lane->accepted.host;
-    for (size_t i = 0; i < tok; i++) slots[i] = (int32_t)(i + 1);  // the first and last stay unused
+    // The first and last stay unused.
+    for (size_t i = 0; i < tok; i++) slots[i] = (int32_t)(repeats(kind) ? i / 2 : i) + 1;
     for (int64_t i = 0; i < lane->rows; i++)
         accepted[i] = (int32_t)(oracle_bits(rng) % (uint64_t)(kind->tokens + 1));
     put(&lane->indices);
@@ -194,10 +227,11 @@ static void open_lane(struct lane *lane, const struct kind *kind, CUstream strea
 
 static void close_lane(struct lane *lane)
 {
-    struct buffer *const all[] = {&lane->q,    &lane->k,       &lane->v,        &lane->g,
-                                  &lane->beta, &lane->a_log,   &lane->dt_bias,  &lane->state,
-                                  &lane->out,  &lane->indices, &lane->accepted, &lane->correction,
-                                  &lane->kg};
+    struct buffer *const all[] = {
+        &lane->q,           &lane->k,          &lane->v,     &lane->g,      &lane->beta,
+        &lane->a_log,       &lane->dt_bias,    &lane->state, &lane->out,    &lane->indices,
+        &lane->accepted,    &lane->correction, &lane->kg,    &lane->weight, &lane->windows,
+        &lane->output_gate, &lane->norm_weight};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) drop(all[i]);
 }
 
@@ -261,6 +295,32 @@ static kda_packed_args packed_args(const struct lane *l, int64_t n)
                              .state = TENSOR(l->state, KDA_BF16, l->slots, 12, d, d),
                              .state_indices = TENSOR(l->indices, KDA_I32, n),
                              .out = TENSOR(l->out, KDA_BF16, n, 1, 12, d)};
+}
+
+static kda_fused_args fused_args(const struct lane *l, int64_t n)
+{
+    const int64_t h = l->h, d = ORACLE_D, width = h * d;
+    kda_fused_args args = {
+        .x = TENSOR(l->q, KDA_BF16, n, 3 * width),
+        .weight = TENSOR(l->weight, KDA_F32, 3, 4, width),
+        .conv_state = TENSOR(l->windows, KDA_BF16, l->slots, 3 * width, 3),
+        .raw_gate = TENSOR(l->g, KDA_BF16, 1, n, h, d),
+        .raw_beta = TENSOR(l->beta, KDA_BF16, 1, n, h),
+        .a_log = TENSOR(l->a_log, KDA_F32, h),
+        .dt_bias = TENSOR(l->dt_bias, KDA_F32, width),
+        .state_indices = TENSOR(l->indices, KDA_I32, n),
+        .state = TENSOR(l->state, has_f32_state(l->kind) ? KDA_F32 : KDA_BF16, l->slots, h, d, d),
+        .output_gate = TENSOR(l->output_gate, KDA_BF16, n, h, d),
+        .norm_weight = TENSOR(l->norm_weight, KDA_F32, d),
+        .out = TENSOR(l->out, KDA_BF16, 1, n, h, d),
+        .gate = l->kind->gate,
+        .mode = repeats(l->kind) ? KDA_MODE_REPEATED_POSITIVE : KDA_MODE_UNIQUE_OR_NULL,
+        .lower_bound = l->kind->gate == KDA_GATE_LOWER_BOUND ? -5.0F : 0.0F,
+        .norm_eps = 1e-5F,
+    };
+    args.conv_state.stride[1] = 1;
+    args.conv_state.stride[2] = 3 * width;
+    return args;
 }
 
 static kda_verify_args verify_args(const struct lane *l, int64_t n)
@@ -329,6 +389,10 @@ static bool launch(const struct lane *lane, int64_t n, bool by_plan)
     if (lane->kind->op == KDA_OP_VERIFY) {
         status = launch_window(lane, n, by_plan, &err);
         by_plan = false;
+    } else if (lane->kind->op == KDA_OP_FUSED) {
+        const kda_fused_args args = fused_args(lane, n);
+        status = by_plan ? kda_fused_plan(soak.context, &args, NULL, NULL, &plan, &err)
+                         : kda_fused(soak.context, &args, lane->stream, &err);
     } else if (lane->kind->op == KDA_OP_PACKED) {
         const kda_packed_args args = packed_args(lane, n);
         status = by_plan ? kda_packed_plan(soak.context, &args, NULL, NULL, &plan, &err)
@@ -390,11 +454,17 @@ static uint64_t digest(const void *data, size_t size, uint64_t hash)
 // Of all slots that a call of n rows may not write.
 static uint64_t rest_digest(const struct lane *lane, int64_t n)
 {
-    const size_t slot = (size_t)lane->hv * ORACLE_HEAD * sizeof(uint16_t);
-    const char *const pool = lane->state.host;
-    const size_t first = (size_t)(1 + n * slots_of(lane->kind));
-    return digest(pool + first * slot, ((size_t)lane->slots - first) * slot,
-                  digest(pool, slot, UINT64_C(0xcbf29ce484222325)));
+    const struct buffer *const pools[] = {&lane->state, &lane->windows};
+    const size_t slots[] = {slot_bytes(lane), window_bytes(lane)};
+    const size_t first = (size_t)(1 + slots_of(lane->kind, n));
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int i = 0; i < 2; i++) {
+        const char *const pool = pools[i]->host;
+        if (!pool) continue;
+        hash = digest(pool, slots[i], hash);
+        hash = digest(pool + first * slots[i], ((size_t)lane->slots - first) * slots[i], hash);
+    }
+    return hash;
 }
 
 // The norm-relative limit is for data whose own rounding leaves room for it; a row of few values
@@ -454,6 +524,96 @@ static void judge(struct lane *lane, int64_t n, struct oracle_rng *rng)
     free(states);
 }
 
+static double state_value(const struct lane *lane, int64_t at)
+{
+    return has_f32_state(lane->kind) ? (double)((const float *)lane->state.host)[at]
+                                     : oracle_value(((const uint16_t *)lane->state.host)[at]);
+}
+
+// The same of a fused launch: a row, after the rows of its slot before it and before those behind.
+static void judge_fused(struct lane *lane, int64_t n, struct oracle_rng *rng)
+{
+    const int64_t row = (int64_t)(oracle_bits(rng) % (uint64_t)n),
+                  slot = repeats(lane->kind) ? row / 2 + 1 : row + 1,
+                  head = (int64_t)(oracle_bits(rng) % (uint64_t)lane->h);
+    const int64_t width = lane->h * ORACLE_D;
+    const struct oracle_fused call = {
+        .gate = lane->kind->gate,
+        .rows = n,
+        .heads = lane->h,
+        .num_slots = lane->slots,
+        .x = lane->q.host,
+        .raw_gate = lane->g.host,
+        .raw_beta = lane->beta.host,
+        .output_gate = lane->output_gate.host,
+        .x_stride = lane->q_stride,
+        .gate_stride = width,
+        .beta_stride = lane->h,
+        .output_gate_stride = width,
+        .weight = lane->weight.host,
+        .a_log = lane->a_log.host,
+        .dt_bias = lane->dt_bias.host,
+        .norm_weight = lane->norm_weight.host,
+        .indices = lane->indices.host,
+        .lower_bound = lane->kind->gate == KDA_GATE_LOWER_BOUND ? -5.0 : 0.0,
+        .norm_eps = (double)1e-5F,
+    };
+    machine_sync(&soak.machine, lane->stream);
+    get(&lane->state);
+    get(&lane->windows);
+    const uint64_t rest = rest_digest(lane, n);
+    const size_t window_size = window_bytes(lane), window_at = (size_t)slot * window_size;
+    const int64_t first = (slot * lane->h + head) * ORACLE_HEAD;
+    double *const state = reserve(ORACLE_HEAD, sizeof *state), wanted[ORACLE_D], out[ORACLE_D];
+    uint16_t *const window = reserve(1, window_size);
+    memcpy(window, (const char *)lane->windows.host + window_at, window_size);
+    for (int i = 0; i < ORACLE_HEAD; i++) {
+        const double value = oracle_normal(rng);
+        if (has_f32_state(lane->kind))
+            ((float *)lane->state.host)[first + i] = (float)value;
+        else
+            ((uint16_t *)lane->state.host)[first + i] = oracle_bf16(value);
+        state[i] = state_value(lane, first + i);
+    }
+    put(&lane->state);
+    for (int64_t i = 0; i < n; i++) {
+        if (call.indices[i] != slot) continue;
+        oracle_fused_step(&call, i, head, window, state, i == row ? wanted : out);
+        for (int c = 0; c < ORACLE_HEAD && !has_f32_state(lane->kind); c++)
+            state[c] = oracle_value(oracle_bf16(state[c]));
+    }
+    if (launch(lane, n, false)) {
+        machine_sync(&soak.machine, lane->stream);
+        get(&lane->state);
+        get(&lane->windows);
+        get(&lane->out);
+        struct oracle_error out_error = {0}, state_error = {0};
+        oracle_add_many(&out_error,
+                        (const uint16_t *)lane->out.host + (row * lane->h + head) * ORACLE_D,
+                        wanted, ORACLE_D);
+        for (int i = 0; i < ORACLE_HEAD; i++)
+            if (has_f32_state(lane->kind))
+                oracle_add_f32(&state_error, (float)state_value(lane, first + i), state[i]);
+            else
+                oracle_add(&state_error, ((const uint16_t *)lane->state.host)[first + i], state[i]);
+        char text[160];
+        (void)snprintf(text, sizeof text, "fused, gate %d, N = %d: output %.3g, state %.3g",
+                       (int)lane->kind->gate, (int)n, oracle_norm(&out_error),
+                       oracle_norm(&state_error));
+        if (!is_right(&out_error) || !is_right(&state_error))
+            report("beyond the limits of the oracle", text);
+        const uint16_t *const got = (const void *)((const char *)lane->windows.host + window_at);
+        for (int64_t i = 0; i < ORACLE_TAPS * ORACLE_PARTS; i++)
+            if (memcmp(got + i * width + head * ORACLE_D, window + i * width + head * ORACLE_D,
+                       ORACLE_D * sizeof *got))
+                report("a window has other bits", text);
+        if (rest_digest(lane, n) != rest) report("a slot of nobody was written", text);
+    }
+    atomic_fetch_add(&soak.judged, 1);
+    free(state);
+    free(window);
+}
+
 static void *run(void *argument)
 {
     const uint64_t number = (uint64_t)(uintptr_t)argument;
@@ -475,7 +635,7 @@ static void *run(void *argument)
         if (lane->kind->tokens == 3)  // takes 1, 2, 4, 8 or 16 rows
             while (n & (n - 1)) n &= n - 1;
         if (i % soak.sample == 0)
-            judge(lane, n, &rng);
+            (lane->kind->op == KDA_OP_FUSED ? judge_fused : judge)(lane, n, &rng);
         else if (!launch(lane, n, bits & 1024))
             break;
         // Streams may run ahead, but not for ever.

@@ -71,7 +71,10 @@ static void scale(const void *parameters)
         for (unsigned warp = 0; warp < threads / 32; warp++) total += *shared_word(warp);
         *word(p.sums + 4ull * block) = total;
     }
-    *word(p.out + i) = value;
+    // One thread's yes reaches all, and does not outlive its barrier.
+    const unsigned yes = soft_sync_cta_any(lane_id == threads - 1, 10);
+    const unsigned no = soft_sync_cta_any(0, 11);
+    *word(p.out + i) = yes && !no ? value : 0;
 }
 
 static void read_shared(const void *parameters)

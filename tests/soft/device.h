@@ -39,6 +39,8 @@ void soft_mma(float c[4], const unsigned a[4], const unsigned b[2], int site);
 void soft_mma_tf32(float c[4], const unsigned a[4], const unsigned b[2], int site);
 void soft_sync_warp(int site);
 void soft_sync_cta(int site);
+// The same barrier; 1 if `value` is not 0 for any thread, else 0.
+unsigned soft_sync_cta_any(unsigned value, int site);
 
 // Global memory: proves that the access is aligned to its size and inside one live allocation, else
 // fails the launch.

@@ -28,6 +28,7 @@ struct meeting {
     kind what;
     int site;
     unsigned thread;  // that arrived first
+    unsigned any[2];  // whether a thread brought a value that is not 0
     char sync[2];
 };
 
@@ -169,6 +170,7 @@ SOFT_UNCHECKED inline bool meet(machine *m, thread *self, meeting *at, unsigned 
     if (++at->arrived != count) return false;
     at->arrived = 0;
     at->parity ^= 1;
+    at->any[at->parity] = 0;
     return true;
 }
 
@@ -447,6 +449,14 @@ SOFT_UNCHECKED void soft_sync_cta(int site)
     }
     self->state = running;
     soft_fibre_acquire(sync);
+}
+
+SOFT_UNCHECKED unsigned soft_sync_cta_any(unsigned value, int site)
+{
+    unsigned *any = &here->cta.any[here->cta.parity];
+    if (value != 0) *any = 1;
+    soft_sync_cta(site);
+    return *any;
 }
 
 SOFT_UNCHECKED static void find_range(machine *m, range *out, unsigned long long address,
