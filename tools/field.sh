@@ -84,6 +84,7 @@ report() {
         run 'serving loop in Python' python examples/serve.py "$bundle"
         run 'torch' python tests/python/test_torch.py "$bundle"
         run 'host time of the Python front' python tools/bench_front.py "$bundle"
+        run 'fused decode and separate kernels' python tools/bench_pipeline.py --bundle "$bundle" --gate lower_bound
     fi
 
     section 'bench, time over the floor'
