@@ -891,17 +891,18 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
 
 constexpr u32 TILE = 8, TILES = TOKENS / TILE;
 constexpr u32 GRAMS = TILES == 1 ? 1 : 3;  // products of two tiles: 0 with 0, 1 with 1, 1 with 0
-constexpr u32 WARPS = 4;                                // a quarter of the channels each
-constexpr u32 STEPS = DIM / 16;                        // of 16 channels in the product with the state
+constexpr u32 WARPS = 4;                   // a quarter of the channels each
+constexpr u32 STEPS = DIM / 16;            // of 16 channels in the product with the state
 constexpr u32 WARP_ROWS = ROWS / WARPS;
-constexpr u32 COLUMNS = WARP_ROWS / 8;  // tiles of 8 value rows of a warp
-constexpr u32 LANE_ROWS = 2 * COLUMNS;  // value rows of a lane, side by side, in u, w and o
+constexpr u32 COLUMNS = WARP_ROWS / 8;     // tiles of 8 value rows of a warp
+constexpr u32 LANE_ROWS = 2 * COLUMNS;     // value rows of a lane, side by side, in u, w and o
 static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "whole tiles");
 
 // Shared memory. The state, in each odd row the other half of its 8 steps first: off the banks of
 // the even row before it. The hats of all steps, as the lanes of the product want them: 16 bytes of
-// the rounded number, then of what its rounding lost. The warps' parts of the grams; over them, once they are added, G and T of each tile,
-// then T and QT as operands. The warps' parts of q.q; beta and the scales of k and q.
+// the rounded numbers, then of what their rounding lost. The warps' parts of the grams; over them,
+// once they are added, G and T of each tile, then T and QT as operands. The warps' parts of q.q;
+// beta and the scales of k and q; what is needed of the window at the end.
 constexpr u32 FRAGMENT = 32 * sizeof(quad);
 constexpr u32 STATE = 0, HATS = STATE + ROWS * (u32)ROW_BYTES;
 constexpr u32 LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT, TILE_HATS = STEPS * HAT_BYTES;
@@ -922,7 +923,8 @@ HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
 }
 
 // Where the gate may grow, what comes of products of decays is held within 2^50: a sum over channels
-// or tokens of products of two of them, and the state, is finite, and so is its product with zero.
+// or tokens of products of two of them, or of one with the state, is finite, and so is what becomes
+// of it when it meets a zero.
 HELPER float hold(float x)
 {
     return saturate(x, 1.125899906842624e15f);
@@ -987,7 +989,7 @@ HELPER void multiply_tokens(float (&gram)[4], const factors &later,
 // Of the pairs of a tile, those of one level.
 template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors &x, u32 lane)
 {
-    const u32 differ = lane / 4 ^ lane % 4 * 2;  // from the lower column; the upper one differs in bit 0
+    const u32 differ = lane / 4 ^ lane % 4 * 2;  // from the lower of its columns
     float all[4] = {};
     multiply_tokens<LEVEL == 1>(all, x, x.earlier);
 #pragma unroll
@@ -1018,8 +1020,8 @@ HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp,
            {gram[0], gram[1], gram[2], gram[3]});
 }
 
-// A warp's part of the gram of a tile and of q.q, from its words, of which `present` are there. Leaves the operands of the next
-// level, the later ones of which are in the first tile the hats.
+// A warp's part of the gram of a tile and of q.q, from its words, of which `present` are there.
+// Leaves the operands of the next level, of which the later ones are the hats in the first tile.
 HELPER factors make_factors(const kda_verify_params &p, const token_words &words, const gate &gate,
                             u32 shared, u32 tile, int present, u32 warp, u32 lane)
 {
