@@ -676,7 +676,7 @@ HELPER void decode_row(const kda_fused_params &p, u32 row)
     const u64 conv = p.conv_state + 2 * ((u32)slot * (u64)p.conv_slot_stride + conv_channel);
     const u64 tap_bytes = 2 * 3 * width;
     window w = {};
-    token token;
+    token token = {};
     if (convolves) {
 #pragma unroll
         for (int t = 0; t < TAPS - 1; t++) w.value[t] = load64(conv + t * tap_bytes);
