@@ -293,9 +293,9 @@ HELPER void store16x8(u64 address, const quad &x)
 }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
-    return address % 16 == 0 ? load128(address) : load16x8(address);
+    return ALIGNED || address % 16 == 0 ? load128(address) : load16x8(address);
 }
 
 // ---- shared memory, by 32-bit address. Volatile keeps the accesses on their side of the barriers.
@@ -400,6 +400,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
 HELPER u32 uniform(u32 x)
@@ -461,29 +462,40 @@ HELPER u32 find_query_head(const kda_commit_params &p, u32 head)
     return (u32)((u64)head * p.query.magic >> p.query.shift);
 }
 
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
+
+constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
+
 struct gate {
     float a_log;
-    float bias[LANE_CHANNELS];
+    float bias[GATE_CHANNELS];
 };
 
+template <bool ALIGNED = false>
 HELPER gate load_gate(const kda_commit_params &p, u32 query_head, u32 lane)
 {
     gate x;
-    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + (lane % 16) * LANE_CHANNELS);
+    x.a_log = load_f32(p.a_log + 4 * (u64)query_head);
+    const u32 channel = lane % 16 * LANE_CHANNELS + lane / 16 % GATE_PARTS * GATE_CHANNELS;
+    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + channel);
     if (p.dt_bias == 0) {  // omitted
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = 0.0f;
+        for (int c = 0; c < GATE_CHANNELS; c++) x.bias[c] = 0.0f;
     } else
-    if (address % 16 == 0) {
-        const quad a = load128(address), b = load128(address + 16);
-        const u32 words[LANE_CHANNELS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    if (ALIGNED || address % 16 == 0) {
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = as_float(words[c]);
-    } else {
+        for (int c = 0; c < GATE_CHANNELS; c += 4) {
+            const quad a = load128(address + 4 * c);
+            x.bias[c] = as_float(a.x), x.bias[c + 1] = as_float(a.y);
+            x.bias[c + 2] = as_float(a.z), x.bias[c + 3] = as_float(a.w);
+        }
+    } else
+    {
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
+        for (int c = 0; c < GATE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
     }
-    x.a_log = load_f32(p.a_log + 4 * (u64)query_head);
     return x;
 }
 

@@ -284,9 +284,9 @@ HELPER void store16x8(u64 address, const quad &x)
 }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
-    return address % 16 == 0 ? load128(address) : load16x8(address);
+    return ALIGNED || address % 16 == 0 ? load128(address) : load16x8(address);
 }
 
 // ---- shared memory, by 32-bit address. Volatile keeps the accesses on their side of the barriers.
@@ -391,6 +391,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
 HELPER u32 uniform(u32 x)
@@ -452,9 +453,13 @@ HELPER u32 find_query_head(const kda_commit_params &p, u32 head)
     return (u32)((u64)head * p.query.magic >> p.query.shift);
 }
 
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
+
 struct gate {};  // g is the log decay
 
-HELPER gate load_gate(const kda_commit_params &, u32, u32) { return {}; }
+template <bool ALIGNED = false> HELPER gate load_gate(const kda_commit_params &, u32, u32) { return {}; }
 
 
 // ----------------------------------------------------------------------------------------- kernel

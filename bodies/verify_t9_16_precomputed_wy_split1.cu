@@ -331,9 +331,9 @@ HELPER void store16x8(u64 address, const quad &x)
 }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
-    return address % 16 == 0 ? load128(address) : load16x8(address);
+    return ALIGNED || address % 16 == 0 ? load128(address) : load16x8(address);
 }
 
 HELPER void store32(u64 address, u32 x)
@@ -513,6 +513,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
 HELPER u32 uniform(u32 x)
@@ -611,20 +612,25 @@ struct token_words {
     u32 beta;  // for widen_bf16
 };
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, u32 index, u32 query_head, u32 head,
                               u32 lane)
 {
     const u64 channel = (lane % 16) * LANE_CHANNELS;
     const u64 query = (u64)query_head * DIM + channel, value = (u64)head * DIM + channel;
-    return {load_channels(p.q + 2 * (index * (u64)p.q_stride + query)),
-            load_channels(p.k + 2 * (index * (u64)p.k_stride + query)),
-            load_channels(p.g + 2 * (index * (u64)p.g_stride + value)),
+    return {load_channels<ALIGNED>(p.q + 2 * (index * (u64)p.q_stride + query)),
+            load_channels<ALIGNED>(p.k + 2 * (index * (u64)p.k_stride + query)),
+            load_channels<ALIGNED>(p.g + 2 * (index * (u64)p.g_stride + value)),
             load16(p.beta + 2 * (index * (u64)p.beta_stride + head))};
 }
 
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
+
 struct gate {};  // g is the log decay
 
-HELPER gate load_gate(const kda_verify_params &, u32, u32) { return {}; }
+template <bool ALIGNED = false> HELPER gate load_gate(const kda_verify_params &, u32, u32) { return {}; }
 
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
                         u32 lane)
