@@ -415,6 +415,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
 HELPER u32 uniform(u32 x)

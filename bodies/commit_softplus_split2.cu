@@ -179,6 +179,21 @@ HELPER float exp_fast(float x)
 #endif
 }
 
+// One of two values that are both there. A branch would put their latencies one after another, and
+// loads whose values are used behind it wait for all others.
+HELPER float select(bool first, float a, float b)
+{
+#ifdef KDA_SOFT_DEVICE
+    return first ? a : b;
+#else
+    float x;
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
+        : "=f"(x)
+        : "r"((u32)first), "f"(a), "f"(b));
+    return x;
+#endif
+}
+
 // x within +-limit; a NaN stays one.
 HELPER float saturate(float x, float limit)
 {
@@ -233,21 +248,6 @@ HELPER float log1p_fast(float e)
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(1.0f + e));
 #endif
     return e < 0.0625f ? series : l * 0.69314718f;
-}
-
-// One of two values that are both there: a branch per channel would put their latencies one after
-// another.
-HELPER float select(bool first, float a, float b)
-{
-#ifdef KDA_SOFT_DEVICE
-    return first ? a : b;
-#else
-    float x;
-    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
-        : "=f"(x)
-        : "r"((u32)first), "f"(a), "f"(b));
-    return x;
-#endif
 }
 
 HELPER float softplus(float x) { return select(x > 20.0f, x, log1p_fast(exp_fast(x))); }
@@ -454,6 +454,7 @@ HELPER float shuffle_from(float x, u32 lane)
     return __shfl_sync(0xffffffffu, x, (int)lane);
 #endif
 }
+
 
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.

@@ -272,7 +272,7 @@ HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
     return load64x2(address);
 }
@@ -288,14 +288,16 @@ HELPER float shuffle_xor(float x, u32 distance)
 #endif
 }
 
-HELPER float shuffle_from(float x, u32 lane)
+// From lane `from` of 16 of the same half-warp. A constant lane needs no register.
+HELPER float shuffle_half(float x, u32 from)
 {
 #ifdef KDA_SOFT_DEVICE
-    return as_float(soft_shuffle(as_bits(x), lane, __LINE__));
+    return as_float(soft_shuffle(as_bits(x), threadIdx.x % 32 / 16 * 16 + from, __LINE__));
 #else
-    return __shfl_sync(0xffffffffu, x, (int)lane);
+    return __shfl_sync(0xffffffffu, x, (int)from, 16);
 #endif
 }
+
 
 // Loads stay on their side of it: what is written first is asked for first. Without it the compiler
 // sinks loads towards their use, to save registers.
@@ -358,7 +360,8 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
 // and the step of rows that go through one token without shared memory.
 //
-// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
+// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
+//          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
 //          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
 //          o = fma(w, kq, r)    S = fma(w, kn, S')
 // Token after token in f32, never a product of decays and never a quotient: what is finite in the
@@ -366,28 +369,25 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 
 // ---- which tokens and slots
 
-struct sequence {
-    u32 token;    // the row's first packed token; a call has fewer than 2^19
-    u32 present;  // how many of the row's tokens exist: always the first ones
-    u32 live;     // bit t: token t exists and its slot is live. 0 is a null row
-    int slot[TOKENS];
-    int initial;  // slot of the initial state
-};
-
 HELPER bool is_live(const kda_recurrent_params &p, int slot)
 {
     return slot >= 0 && slot < p.num_slots;
 }
 
-// All loads are independent of each other, so the state can be asked for after a single latency.
+struct sequence {
+    u32 token;    // the row's packed token; a call has fewer than 2^19
+    u32 present;  // 1 if it exists, else 0
+    int slot;
+    bool live;
+};
+
+// The loads are independent of each other, so the state can be asked for after a single latency.
 HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 {
     sequence s;
-    s.token = n * TOKENS;
-    s.present = TOKENS;
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t++)
-        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
+    s.token = n;
+    s.present = 1;
+    s.slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
     if (p.cu_seqlens) {
         const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
         i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
@@ -396,14 +396,10 @@ HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
         s.token = (u32)begin;
         s.present = begin < 0 || length < 0 ? 0 : (u32)length;
     }
-    s.live = 0;
-    s.initial = s.slot[0];
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t++) {
-        if (t < s.present && is_live(p, s.slot[t])) s.live |= 1u << t;
-    }
+    s.live = s.present != 0 && is_live(p, s.slot);
     return s;
 }
+
 
 // Where the CTA's first value row lies in a slot, and in the output of a token.
 HELPER u64 state_address(const kda_recurrent_params &p, int slot, u32 head, u32 first_row)
@@ -458,23 +454,29 @@ HELPER token_address find_token(const kda_recurrent_params &p, u32 index, u32 qu
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_recurrent_params &p, const token_address &x)
 {
     (void)p;
-    return {load_channels(x.q), load_channels(x.k), load_channels(x.g), load16(x.beta)};
+    return {load_channels<ALIGNED>(x.q), load_channels<ALIGNED>(x.k), load_channels<ALIGNED>(x.g),
+            load16(x.beta)};
 }
+
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 2;
 
 struct gate {};  // g is the log decay
 
-HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
+template <bool ALIGNED = false> HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
 
-HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+// The decays of a lane's channels.
+HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
-    (void)p;
-    (void)gate;
+    (void)p, (void)gate, (void)lane;
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
 }
@@ -485,7 +487,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     token t;
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    make_decays(p, words.g, gate, t.d);
+    make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -531,7 +533,7 @@ HELPER float step_rows(const token &t, float v, quad *rows, u32 lane)
     const float o = fmaf(w, t.kq, sum_half(read, lane));
 #pragma unroll
     for (int i = 0; i < PASS_ROWS; i++) {
-        const float row_w = shuffle_from(w, lane / 16 * 16 + i * ROW_LANES);
+        const float row_w = shuffle_half(w, i * ROW_LANES);
 #pragma unroll
         for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, t.k[c], x[i][c]);
         rows[i] = pack_row(x[i]);
@@ -552,6 +554,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 
     const u32 query_head = find_query_head(p, head), own = first_row + own_row(lane);
     const token_words words = load_token(p, find_token(p, s.token, query_head, head, lane));
+    const gate gate = load_gate(p, query_head, lane);
     u32 v[PASSES];
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++)
@@ -561,14 +564,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     // A null row goes on without a state, and stores nothing but zeros.
     const bool live = s.live;
     const u64 state =
-        state_address(p, s.initial, head, first_row + lane / 16) + lane % 16 * sizeof(quad);
+        state_address(p, s.slot, head, first_row + lane / 16) + lane % 16 * sizeof(quad);
     quad rows[HALF_ROWS];
 #pragma unroll
     for (int i = 0; i < HALF_ROWS; i++)
         rows[i] = live ? load_state(state + i * 2 * ROW_BYTES) : quad{};
     keep_order();
 
-    const token t = make_token(p, words, load_gate(p, query_head, lane), lane);
+    const token t = make_token(p, words, gate, lane);
     const u64 out = out_address(p, s.token, head, own);
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {

@@ -276,7 +276,7 @@ HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
     return load64x2(address);
 }
@@ -383,6 +383,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
 HELPER u32 uniform(u32 x)
@@ -444,13 +445,19 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
 // and the step of rows that go through one token without shared memory.
 //
-// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
+// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
+//          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
 //          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
 //          o = fma(w, kq, r)    S = fma(w, kn, S')
 // Token after token in f32, never a product of decays and never a quotient: what is finite in the
 // plain recurrence is finite here.
 
 // ---- which tokens and slots
+
+HELPER bool is_live(const kda_recurrent_params &p, int slot)
+{
+    return slot >= 0 && slot < p.num_slots;
+}
 
 struct sequence {
     u32 token;    // the row's first packed token; a call has fewer than 2^19
@@ -459,11 +466,6 @@ struct sequence {
     int slot[TOKENS];
     int initial;  // slot of the initial state
 };
-
-HELPER bool is_live(const kda_recurrent_params &p, int slot)
-{
-    return slot >= 0 && slot < p.num_slots;
-}
 
 // All loads are independent of each other, so the state can be asked for after a single latency.
 HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
@@ -490,6 +492,7 @@ HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
     }
     return s;
 }
+
 
 // Where the CTA's first value row lies in a slot, and in the output of a token.
 HELPER u64 state_address(const kda_recurrent_params &p, int slot, u32 head, u32 first_row)
@@ -544,23 +547,29 @@ HELPER token_address find_token(const kda_recurrent_params &p, u32 index, u32 qu
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_recurrent_params &p, const token_address &x)
 {
     (void)p;
-    return {load_channels(x.q), load_channels(x.k), load_channels(x.g), load16(x.beta)};
+    return {load_channels<ALIGNED>(x.q), load_channels<ALIGNED>(x.k), load_channels<ALIGNED>(x.g),
+            load16(x.beta)};
 }
+
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
 
 struct gate {};  // g is the log decay
 
-HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
+template <bool ALIGNED = false> HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
 
-HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+// The decays of a lane's channels.
+HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
-    (void)p;
-    (void)gate;
+    (void)p, (void)gate, (void)lane;
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
 }
@@ -571,7 +580,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     token t;
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    make_decays(p, words.g, gate, t.d);
+    make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -584,6 +593,28 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     t.kq = sum_half(kq, lane);
     t.beta = widen_bf16(words.beta);
     return t;
+}
+
+
+// ---- vectors of 128 f32 in shared memory
+
+constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
+
+// Where a lane's channels begin, from the start of a vector. They are two quads 256 bytes apart, so
+// that consecutive lanes are 16 bytes apart: no bank conflicts.
+HELPER u32 vector_part(u32 lane) { return lane % 16 * sizeof(quad); }
+
+HELPER void store_vector(u32 part, const float (&x)[LANE_CHANNELS])
+{
+    sts128(part, {x[0], x[1], x[2], x[3]});
+    sts128(part + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+}
+
+HELPER void load_vector(u32 part, float (&x)[LANE_CHANNELS])
+{
+    const vec4 a = lds128(part), b = lds128(part + VECTOR_BYTES / 2);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
 
@@ -600,29 +631,12 @@ static_assert(TOKENS <= 2 * WARPS, "a half-warp makes one token");
 static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
 
 // Shared memory of one token: three vectors, then the scalars, then the CTA's part of v in f32.
-constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
 constexpr u32 K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
 constexpr u32 BETA = 3 * VECTOR_BYTES, KQ = BETA + 4;
 constexpr u32 SLOT = BETA + 8;  // where the CTA's first row goes, 0: nowhere
 constexpr u32 V = BETA + 16;
 constexpr u32 TOKEN_BYTES = V + ROWS * sizeof(float);
 static_assert(TOKEN_BYTES % 16 == 0 && SMEM == TOKENS * TOKEN_BYTES, "the row's smem");
-
-// A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
-// no bank conflicts.
-HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CHANNELS])
-{
-    sts128(address + lane % 16 * 16, {x[0], x[1], x[2], x[3]});
-    sts128(address + lane % 16 * 16 + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
-}
-
-HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
-{
-    const vec4 a = lds128(address + lane % 16 * 16);
-    const vec4 b = lds128(address + lane % 16 * 16 + VECTOR_BYTES / 2);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_d128_t1_precomputed_split1(const __grid_constant__ struct kda_recurrent_params p)
@@ -673,9 +687,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         const token token = make_token(p, words, gate, lane);
         const u32 address = shared + from * TOKEN_BYTES;
         if (from % 2 == half) {  // not a repetition
-            store_vector(address + K, lane, token.k);
-            store_vector(address + Q, lane, token.q);
-            store_vector(address + D, lane, token.d);
+            store_vector(address + K + vector_part(lane), token.k);
+            store_vector(address + Q + vector_part(lane), token.q);
+            store_vector(address + D + vector_part(lane), token.d);
             if (lane % 16 == 0) {
                 sts(address + BETA, token.beta);
                 sts(address + KQ, token.kq);
@@ -715,9 +729,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         for (u32 token = shared; token != end; token += TOKEN_BYTES) {
             float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
             float predicted[PASS_ROWS], read[PASS_ROWS];
-            load_vector(token + D, lane, d);
-            load_vector(token + K, lane, k);
-            load_vector(token + Q, lane, q);
+            load_vector(token + D + vector_part(lane), d);
+            load_vector(token + K + vector_part(lane), k);
+            load_vector(token + Q + vector_part(lane), q);
 #pragma unroll
             for (int i = 0; i < PASS_ROWS; i++) {
 #pragma unroll

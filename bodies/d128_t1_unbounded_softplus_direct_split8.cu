@@ -172,6 +172,21 @@ HELPER float exp_fast(float x)
 #endif
 }
 
+// One of two values that are both there. A branch would put their latencies one after another, and
+// loads whose values are used behind it wait for all others.
+HELPER float select(bool first, float a, float b)
+{
+#ifdef KDA_SOFT_DEVICE
+    return first ? a : b;
+#else
+    float x;
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
+        : "=f"(x)
+        : "r"((u32)first), "f"(a), "f"(b));
+    return x;
+#endif
+}
+
 HELPER float rsqrt_fast(float x)
 {
 #ifdef KDA_SOFT_DEVICE
@@ -214,21 +229,6 @@ HELPER float log1p_fast(float e)
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(1.0f + e));
 #endif
     return e < 0.0625f ? series : l * 0.69314718f;
-}
-
-// One of two values that are both there: a branch per channel would put their latencies one after
-// another.
-HELPER float select(bool first, float a, float b)
-{
-#ifdef KDA_SOFT_DEVICE
-    return first ? a : b;
-#else
-    float x;
-    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
-        : "=f"(x)
-        : "r"((u32)first), "f"(a), "f"(b));
-    return x;
-#endif
 }
 
 HELPER float softplus(float x) { return select(x > 20.0f, x, log1p_fast(exp_fast(x))); }
@@ -325,7 +325,7 @@ HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
     return load64x2(address);
 }
@@ -341,14 +341,16 @@ HELPER float shuffle_xor(float x, u32 distance)
 #endif
 }
 
-HELPER float shuffle_from(float x, u32 lane)
+// From lane `from` of 16 of the same half-warp. A constant lane needs no register.
+HELPER float shuffle_half(float x, u32 from)
 {
 #ifdef KDA_SOFT_DEVICE
-    return as_float(soft_shuffle(as_bits(x), lane, __LINE__));
+    return as_float(soft_shuffle(as_bits(x), threadIdx.x % 32 / 16 * 16 + from, __LINE__));
 #else
-    return __shfl_sync(0xffffffffu, x, (int)lane);
+    return __shfl_sync(0xffffffffu, x, (int)from, 16);
 #endif
 }
+
 
 // Loads stay on their side of it: what is written first is asked for first. Without it the compiler
 // sinks loads towards their use, to save registers.
@@ -411,7 +413,8 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
 // and the step of rows that go through one token without shared memory.
 //
-// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
+// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
+//          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
 //          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
 //          o = fma(w, kq, r)    S = fma(w, kn, S')
 // Token after token in f32, never a product of decays and never a quotient: what is finite in the
@@ -419,28 +422,25 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 
 // ---- which tokens and slots
 
-struct sequence {
-    u32 token;    // the row's first packed token; a call has fewer than 2^19
-    u32 present;  // how many of the row's tokens exist: always the first ones
-    u32 live;     // bit t: token t exists and its slot is live. 0 is a null row
-    int slot[TOKENS];
-    int initial;  // slot of the initial state
-};
-
 HELPER bool is_live(const kda_recurrent_params &p, int slot)
 {
     return slot >= 0 && slot < p.num_slots;
 }
 
-// All loads are independent of each other, so the state can be asked for after a single latency.
+struct sequence {
+    u32 token;    // the row's packed token; a call has fewer than 2^19
+    u32 present;  // 1 if it exists, else 0
+    int slot;
+    bool live;
+};
+
+// The loads are independent of each other, so the state can be asked for after a single latency.
 HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 {
     sequence s;
-    s.token = n * TOKENS;
-    s.present = TOKENS;
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t++)
-        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
+    s.token = n;
+    s.present = 1;
+    s.slot = p.indices ? load_i32(p.indices + 4 * (u64)n) : (int)n;
     if (p.cu_seqlens) {
         const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
         i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
@@ -449,14 +449,10 @@ HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
         s.token = (u32)begin;
         s.present = begin < 0 || length < 0 ? 0 : (u32)length;
     }
-    s.live = 0;
-    s.initial = s.slot[0];
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t++) {
-        if (t < s.present && is_live(p, s.slot[t])) s.live |= 1u << t;
-    }
+    s.live = s.present != 0 && is_live(p, s.slot);
     return s;
 }
+
 
 // Where the CTA's first value row lies in a slot, and in the output of a token.
 HELPER u64 state_address(const kda_recurrent_params &p, int slot, u32 head, u32 first_row)
@@ -512,31 +508,36 @@ HELPER token_address find_token(const kda_recurrent_params &p, u32 index, u32 qu
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_recurrent_params &p, const token_address &x)
 {
     (void)p;
-    return {load_channels(x.q), load_channels(x.k), load_channels(x.g), load16(x.beta)};
+    return {load_channels<ALIGNED>(x.q), load_channels<ALIGNED>(x.k), load_channels<ALIGNED>(x.g),
+            load16(x.beta)};
 }
+
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 2;
+
+constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
 
 struct gate {
     float a_log;
-    float bias[LANE_CHANNELS];
+    float bias[GATE_CHANNELS];
 };
 
+template <bool ALIGNED = false>
 HELPER gate load_gate(const kda_recurrent_params &p, u32 query_head, u32 lane)
 {
     gate x;
-    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + (lane % 16) * LANE_CHANNELS);
-    if (address % 16 == 0) {
-        const quad a = load128(address), b = load128(address + 16);
-        const u32 words[LANE_CHANNELS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = as_float(words[c]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
-    }
     x.a_log = load_f32(p.a_log + 4 * (u64)query_head);
+    const u32 channel = lane % 16 * LANE_CHANNELS + lane / 16 % GATE_PARTS * GATE_CHANNELS;
+    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + channel);
+    {
+#pragma unroll
+        for (int c = 0; c < GATE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
+    }
     return x;
 }
 
@@ -545,15 +546,27 @@ HELPER float log_decay(const kda_recurrent_params &, float rate, float x)
     return -rate * softplus(x);
 }
 
-HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+// The decays of a lane's channels.
+HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
     const float rate = exp_fast(gate.a_log);
+    if constexpr (GATE_PARTS == 1) {
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++)
-        d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+        for (int c = 0; c < LANE_CHANNELS; c++)
+            d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+    } else {
+        const bool upper = lane & 16;
+#pragma unroll
+        for (int c = 0; c < GATE_CHANNELS; c++) {
+            const float x = (upper ? g[c + GATE_CHANNELS] : g[c]) + gate.bias[c];
+            const float mine = exp_fast(log_decay(p, rate, x)), other = shuffle_xor(mine, 16);
+            d[c] = upper ? other : mine;
+            d[c + GATE_CHANNELS] = upper ? mine : other;
+        }
+    }
 }
 
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
@@ -562,7 +575,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     token t;
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    make_decays(p, words.g, gate, t.d);
+    make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
@@ -574,7 +587,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     const float kq[1] = {dot(t.k, t.q)};
     t.kq = sum_half(kq, lane);
     t.beta = widen_bf16(words.beta);
-    if (p.beta_is_logit) t.beta = sigmoid(t.beta);
+    t.beta = select(p.beta_is_logit, sigmoid(t.beta), t.beta);
     return t;
 }
 
@@ -609,7 +622,7 @@ HELPER float step_rows(const token &t, float v, quad *rows, u32 lane)
     const float o = fmaf(w, t.kq, sum_half(read, lane));
 #pragma unroll
     for (int i = 0; i < PASS_ROWS; i++) {
-        const float row_w = shuffle_from(w, lane / 16 * 16 + i * ROW_LANES);
+        const float row_w = shuffle_half(w, i * ROW_LANES);
 #pragma unroll
         for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, t.k[c], x[i][c]);
         rows[i] = pack_row(x[i]);
@@ -630,6 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 
     const u32 query_head = find_query_head(p, head), own = first_row + own_row(lane);
     const token_words words = load_token(p, find_token(p, s.token, query_head, head, lane));
+    const gate gate = load_gate(p, query_head, lane);
     u32 v[PASSES];
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++)
@@ -639,14 +653,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     // A null row goes on without a state, and stores nothing but zeros.
     const bool live = s.live;
     const u64 state =
-        state_address(p, s.initial, head, first_row + lane / 16) + lane % 16 * sizeof(quad);
+        state_address(p, s.slot, head, first_row + lane / 16) + lane % 16 * sizeof(quad);
     quad rows[HALF_ROWS];
 #pragma unroll
     for (int i = 0; i < HALF_ROWS; i++)
         rows[i] = live ? load_state(state + i * 2 * ROW_BYTES) : quad{};
     keep_order();
 
-    const token t = make_token(p, words, load_gate(p, query_head, lane), lane);
+    const token t = make_token(p, words, gate, lane);
     const u64 out = out_address(p, s.token, head, own);
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {

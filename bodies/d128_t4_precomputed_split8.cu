@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated from gen/recurrent.cu.in, what it includes, and manifest/params.h for the row
+// Generated from gen/brief.cu.in, what it includes, and manifest/params.h for the row
 // d128_t4_precomputed_split8 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
-// Recurrent decode, T >= 1: the warps of a CTA share the ROWS value rows of one head. While the
-// first rows of the state are on their way, half-warps make the vectors of one token each and leave
-// them in shared memory; what these are made of was asked for before the slots were known. After the
-// only barrier every warp carries its own rows through the tokens, PASS_ROWS rows per half-warp at a
-// time, and stores a checkpoint per token. At large N it is bound by the bandwidth of one read and T
-// writes of the state; at small N by two dependent loads and then T rounds of dot, butterfly and
-// update.
+// Recurrent decode, T >= 1, for few rows: what `recurrent` does with the same bits, laid out for the
+// latency of a grid that does not fill the machine. A single load brings what the row is about, its
+// bounds and slots, so tokens and state are asked for after one latency, not two.
+//
+// A half-warp that makes a token uses its words in the stretch of code that asks for them, and the
+// state beyond it: loads whose values are used behind a branch share one scoreboard, on which the
+// token would wait for the state. Addresses that the rounds need lie in shared memory.
 //
 // Row 2*i + (upper half-warp) of a pass is row i of a half-warp: an access of the warp covers 512
 // bytes in a row. An element belongs to one thread for all tokens: its stores to a slot that occurs
@@ -70,7 +70,7 @@ struct kda_recurrent_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 4, SPLIT = 8, THREADS = 128, SMEM = 6464;
+constexpr int TOKENS = 4, SPLIT = 8, THREADS = 128, SMEM = 6528;
 constexpr int OCCUPANCY = 6;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
@@ -176,6 +176,19 @@ HELPER float exp_fast(float x)
 #endif
 }
 
+// x or 0. A compiler that sees a choice between parameters loads them where they are chosen, one
+// after another.
+HELPER u64 only(bool chosen, u64 x)
+{
+#ifdef KDA_SOFT_DEVICE
+    return chosen ? x : 0;
+#else
+    u64 y;
+    asm("and.b64 %0, %1, %2;" : "=l"(y) : "l"(x), "l"(0 - (u64)chosen));
+    return y;
+#endif
+}
+
 HELPER float rsqrt_fast(float x)
 {
 #ifdef KDA_SOFT_DEVICE
@@ -276,7 +289,7 @@ HELPER int load_i32(u64 address) { return (int)load32(address); }
 HELPER void store_bf16(u64 address, float x) { store16(address, (u16)pack_bf16(x, 0.0f)); }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
     return load64x2(address);
 }
@@ -374,14 +387,37 @@ HELPER float shuffle_xor(float x, u32 distance)
 #endif
 }
 
-HELPER float shuffle_from(float x, u32 lane)
+// From lane `from` of 16 of the same half-warp. A constant lane needs no register.
+HELPER float shuffle_half(float x, u32 from)
 {
 #ifdef KDA_SOFT_DEVICE
-    return as_float(soft_shuffle(as_bits(x), lane, __LINE__));
+    return as_float(soft_shuffle(as_bits(x), threadIdx.x % 32 / 16 * 16 + from, __LINE__));
+#else
+    return __shfl_sync(0xffffffffu, x, (int)from, 16);
+#endif
+}
+
+HELPER int shuffle_int(int x, u32 lane)
+{
+#ifdef KDA_SOFT_DEVICE
+    return (int)soft_shuffle((u32)x, lane, __LINE__);
 #else
     return __shfl_sync(0xffffffffu, x, (int)lane);
 #endif
 }
+
+HELPER bool any_lane(bool x)
+{
+#ifdef KDA_SOFT_DEVICE
+    u32 any = x;
+    for (u32 distance = 16; distance > 0; distance /= 2)
+        any |= soft_shuffle(any, (threadIdx.x % 32) ^ distance, __LINE__);
+    return any;
+#else
+    return __any_sync(0xffffffffu, x);
+#endif
+}
+
 
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
@@ -391,6 +427,17 @@ HELPER u32 uniform(u32 x)
     return x;
 #else
     return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// Loads stay on their side of it: what is written first is asked for first. Without it the compiler
+// sinks loads towards their use, to save registers.
+HELPER void keep_order()
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_sync_warp(__LINE__);
+#else
+    __syncwarp();
 #endif
 }
 
@@ -444,7 +491,8 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
 // and the step of rows that go through one token without shared memory.
 //
-// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)    kq = kn.qn
+// Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
+//          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
 //          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
 //          o = fma(w, kq, r)    S = fma(w, kn, S')
 // Token after token in f32, never a product of decays and never a quotient: what is finite in the
@@ -452,44 +500,48 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 
 // ---- which tokens and slots
 
-struct sequence {
-    u32 token;    // the row's first packed token; a call has fewer than 2^19
-    u32 present;  // how many of the row's tokens exist: always the first ones
-    u32 live;     // bit t: token t exists and its slot is live. 0 is a null row
-    int slot[TOKENS];
-    int initial;  // slot of the initial state
-};
-
 HELPER bool is_live(const kda_recurrent_params &p, int slot)
 {
     return slot >= 0 && slot < p.num_slots;
 }
 
-// All loads are independent of each other, so the state can be asked for after a single latency.
-HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
+// How many of its tokens a row has: always the first ones.
+HELPER u32 count_present(const kda_recurrent_params &p, int begin, int end)
 {
+    const int tok = (int)p.tok, stop = end < tok ? end : tok;
+    if (begin < 0 || stop <= begin) return 0;
+    const u32 length = (u32)(stop - begin);
+    return length < TOKENS ? length : TOKENS;
+}
+
+struct sequence {
+    u32 token;    // the row's first packed token; a call has fewer than 2^19
+    u32 present;  // how many of the row's tokens exist
+    int slot;     // of the token with the lane's number; -1: null, or no such token
+    int initial;  // slot of the initial state
+    bool live;    // not a null row
+};
+
+// Lane t asks for the slot of token t, the next ones for the row's bounds and its accepted count: a
+// single load, after which tokens and state can be asked for.
+HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n, u32 lane)
+{
+    constexpr u32 BEGIN = TOKENS, END = TOKENS + 1, ACCEPTED = TOKENS + 2;
+    const bool slots = lane < BEGIN, bounds = lane < ACCEPTED;
+    const u32 first = n * TOKENS, beyond = lane - BEGIN;
+    const u64 array = only(slots, p.indices) | only(!slots && bounds, p.cu_seqlens) |
+                      only(!bounds, p.accepted);
+    int word = slots ? first + lane : bounds ? first + beyond * TOKENS : 1;  // of an omitted array
+    if (array)
+        word = load_i32(array + 4 * (u64)(slots ? first + lane : bounds ? n + beyond : n));
+    const int begin = shuffle_int(word, BEGIN), accepted = shuffle_int(word, ACCEPTED);
     sequence s;
-    s.token = n * TOKENS;
-    s.present = TOKENS;
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t++)
-        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
-    const int accepted = p.accepted ? load_i32(p.accepted + 4 * (u64)n) : 1;
-    if (p.cu_seqlens) {
-        const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
-        i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
-        if (length > p.tok - begin) length = p.tok - begin;
-        if (length > TOKENS) length = TOKENS;
-        s.token = (u32)begin;
-        s.present = begin < 0 || length < 0 ? 0 : (u32)length;
-    }
-    s.live = 0;
-    s.initial = s.slot[0];
-#pragma unroll
-    for (u32 t = 0; t < TOKENS; t++) {
-        if (t < s.present && is_live(p, s.slot[t])) s.live |= 1u << t;
-        if (t > 0 && accepted > (int)t) s.initial = s.slot[t];
-    }
+    s.token = (u32)begin;
+    s.present = count_present(p, begin, shuffle_int(word, END));
+    s.slot = lane < s.present && is_live(p, word) ? word : -1;
+    s.live = any_lane(s.slot >= 0);
+    s.initial = shuffle_int(
+        word, accepted < 1 ? 0 : accepted > TOKENS ? TOKENS - 1 : (u32)accepted - 1);
     return s;
 }
 
@@ -546,23 +598,29 @@ HELPER token_address find_token(const kda_recurrent_params &p, u32 index, u32 qu
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_recurrent_params &p, const token_address &x)
 {
     (void)p;
-    return {load_channels(x.q), load_channels(x.k), load_channels(x.g), load16(x.beta)};
+    return {load_channels<ALIGNED>(x.q), load_channels<ALIGNED>(x.k), load_channels<ALIGNED>(x.g),
+            load16(x.beta)};
 }
+
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
 
 struct gate {};  // g is the log decay
 
-HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
+template <bool ALIGNED = false> HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
 
-HELPER void make_decays(const kda_recurrent_params &p, const quad &words, const gate &gate,
+// The decays of a lane's channels.
+HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
-    (void)p;
-    (void)gate;
+    (void)p, (void)gate, (void)lane;
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
 }
@@ -573,7 +631,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     token t;
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    make_decays(p, words.g, gate, t.d);
+    make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
     const float kq[1] = {dot(t.k, t.q)};
@@ -590,6 +648,27 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     return t;
 }
 
+// ---- vectors of 128 f32 in shared memory
+
+constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
+
+// Where a lane's channels begin, from the start of a vector. They are two quads 256 bytes apart, so
+// that consecutive lanes are 16 bytes apart: no bank conflicts.
+HELPER u32 vector_part(u32 lane) { return lane % 16 * sizeof(quad); }
+
+HELPER void store_vector(u32 part, const float (&x)[LANE_CHANNELS])
+{
+    sts128(part, {x[0], x[1], x[2], x[3]});
+    sts128(part + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+}
+
+HELPER void load_vector(u32 part, float (&x)[LANE_CHANNELS])
+{
+    const vec4 a = lds128(part), b = lds128(part + VECTOR_BYTES / 2);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -604,28 +683,34 @@ static_assert(TOKENS <= 2 * WARPS, "a half-warp makes one token");
 static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
 
 // Shared memory of one token: three vectors, then the scalars, then the CTA's part of v in f32.
-constexpr u32 VECTOR_BYTES = DIM * sizeof(float);
 constexpr u32 K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
 constexpr u32 BETA = 3 * VECTOR_BYTES, KQ = BETA + 4;
-constexpr u32 SLOT = BETA + 8;  // where the CTA's first row goes, 0: nowhere
-constexpr u32 V = BETA + 16;
+constexpr u32 SLOT = BETA + 16;  // where the CTA's first row goes, 0: nowhere
+constexpr u32 OUT = SLOT + 8;    // where the output of that row goes
+constexpr u32 V = BETA + 32;
 constexpr u32 TOKEN_BYTES = V + ROWS * sizeof(float);
-static_assert(TOKEN_BYTES % 16 == 0 && SMEM == TOKENS * TOKEN_BYTES, "the row's smem");
+static_assert(TOKEN_BYTES % 16 == 0 && SMEM == (TOKENS + 1) / 2 * 2 * TOKEN_BYTES,
+              "the row's smem: one token for each half of a warp that makes any");
 
-// A lane's channels are two quarters 256 bytes apart, so that consecutive lanes are 16 bytes apart:
-// no bank conflicts.
-HELPER void store_vector(u32 address, u32 lane, const float (&x)[LANE_CHANNELS])
+// A pass of a half-warp, from its first row on; zeros without a state.
+HELPER void load_rows(quad (&rows)[PASS_ROWS], u64 state, bool any)
 {
-    sts128(address + lane % 16 * 16, {x[0], x[1], x[2], x[3]});
-    sts128(address + lane % 16 * 16 + VECTOR_BYTES / 2, {x[4], x[5], x[6], x[7]});
+#pragma unroll
+    for (int i = 0; i < PASS_ROWS; i++)
+        rows[i] = any ? load_state(state + i * 2 * ROW_BYTES) : quad{};
 }
 
-HELPER void load_vector(u32 address, u32 lane, float (&x)[LANE_CHANNELS])
+// This thread's part of v.
+HELPER void load_values(u32 (&v)[VALUES], const kda_recurrent_params &p, const sequence &s, u32 head,
+                        u32 first_row)
 {
-    const vec4 a = lds128(address + lane % 16 * 16);
-    const vec4 b = lds128(address + lane % 16 * 16 + VECTOR_BYTES / 2);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+#pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const u32 i = j * THREADS + threadIdx.x;
+        v[j] = i < s.present * ROWS
+                   ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS)
+                   : 0;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
@@ -635,63 +720,50 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u32 lane = threadIdx.x % 32, half = lane / 16;
     const u32 warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
-    const sequence s = find_sequence(p, blockIdx.y);
-    if (s.present == 0) return;
+    const sequence s = find_sequence(p, blockIdx.y, lane);
 
-    // The token's words and this thread's part of v are asked for before the slot is known, which
-    // the state has to wait for. A half-warp without a token repeats its neighbour's.
-    const u32 query_head = find_query_head(p, head);
-    const bool makes = 2 * warp < s.present;
-    const u32 from = 2 * warp + half < s.present ? 2 * warp + half : 2 * warp;
-    token_words words = {};
-    gate gate = {};
-    if (makes) {
-        words = load_token(p, find_token(p, s.token + from, query_head, head, lane));
-        gate = load_gate(p, query_head, lane);
+    const u32 shared = shared_base();
+    const u32 lane_state =
+        (warp * WARP_ROWS + half) * (u32)ROW_BYTES + lane % 16 * (u32)sizeof(quad);
+    const bool any = s.live && is_live(p, s.initial);  // else the zero state
+    u64 initial = state_address(p, s.initial, head, first_row) + lane_state;
+    quad rows[PASS_ROWS];
+    u32 v[VALUES];
+    const u32 made = 2 * warp + half;
+    if (2 * warp < s.present) {
+        // A half-warp without a token makes its neighbour's again, in a place of its own.
+        const u32 query_head = find_query_head(p, head);
+        const u32 from = made < s.present ? made : 2 * warp;
+        const token_words words = load_token(p, find_token(p, s.token + from, query_head, head, lane));
+        const gate gate = load_gate(p, query_head, lane);
+        keep_order();
+        load_rows(rows, initial, any);
+        load_values(v, p, s, head, first_row);
+        const token token = make_token(p, words, gate, lane);
+        const u32 address = shared + made * TOKEN_BYTES, part = address + vector_part(lane);
+        store_vector(part + K, token.k);
+        store_vector(part + Q, token.q);
+        store_vector(part + D, token.d);
+        if (lane % 16 == 0) {
+            sts(address + BETA, token.beta);
+            sts(address + KQ, token.kq);
+        }
+    } else {
+        load_rows(rows, initial, any);
+        load_values(v, p, s, head, first_row);
     }
     const u32 values = s.present * ROWS;
-    u32 v[VALUES];
-#pragma unroll
-    for (int j = 0; j < VALUES; j++) {
-        const u32 i = j * THREADS + threadIdx.x;
-        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0;
-    }
-    if (s.live == 0) {  // a null row
+    if (!s.live) {  // a null row
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < values; i += THREADS)
             store16(out_address(p, s.token + i / ROWS, head, first_row + i % ROWS), 0);
         return;
     }
-
-    const u32 lane_state =
-        (warp * WARP_ROWS + half) * (u32)ROW_BYTES + lane % 16 * (u32)sizeof(quad);
-    const bool fresh = !is_live(p, s.initial);  // the zero state
-    u64 initial = state_address(p, s.initial, head, first_row) + lane_state;
-    quad rows[PASS_ROWS];
-#pragma unroll
-    for (int i = 0; i < PASS_ROWS; i++)
-        rows[i] = fresh ? quad{} : load_state(initial + i * 2 * ROW_BYTES);
-
-    const u32 shared = shared_base();
-    if (makes) {
-        const token token = make_token(p, words, gate, lane);
-        const u32 address = shared + from * TOKEN_BYTES;
-        if (from % 2 == half) {  // not a repetition
-            store_vector(address + K, lane, token.k);
-            store_vector(address + Q, lane, token.q);
-            store_vector(address + D, lane, token.d);
-            if (lane % 16 == 0) {
-                sts(address + BETA, token.beta);
-                sts(address + KQ, token.kq);
-            }
-        }
+    if (threadIdx.x < TOKENS) {
+        const u32 address = shared + threadIdx.x * TOKEN_BYTES;
+        sts64(address + SLOT, s.slot >= 0 ? state_address(p, s.slot, head, first_row) : 0);
+        sts64(address + OUT, out_address(p, s.token + threadIdx.x, head, first_row));
     }
-    int slot = s.slot[0];
-#pragma unroll
-    for (u32 t = 1; t < TOKENS; t++) slot = threadIdx.x == t ? s.slot[t] : slot;
-    if (threadIdx.x < TOKENS)
-        sts64(shared + threadIdx.x * TOKEN_BYTES + SLOT,
-              s.live >> threadIdx.x & 1 ? state_address(p, slot, head, first_row) : 0);
 #pragma unroll
     for (int j = 0; j < VALUES; j++) {
         const u32 i = j * THREADS + threadIdx.x;
@@ -709,19 +781,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         float x[PASS_ROWS][LANE_CHANNELS];
 #pragma unroll
         for (int i = 0; i < PASS_ROWS; i++) unpack_bf16(rows[i], x[i]);
-        if (pass + 1 < PASSES && !fresh) {
+        if (pass + 1 < PASSES) {
             initial += 2 * PASS_ROWS * ROW_BYTES;
-#pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) rows[i] = load_state(initial + i * 2 * ROW_BYTES);
+            load_rows(rows, initial, any);
         }
-        u64 out = out_address(p, s.token, head, first_row + own);
+        u32 part = shared + vector_part(lane);
 #pragma unroll 1
-        for (u32 token = shared; token != end; token += TOKEN_BYTES) {
+        for (u32 token = shared; token != end; token += TOKEN_BYTES, part += TOKEN_BYTES) {
             float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
             float predicted[PASS_ROWS], read[PASS_ROWS];
-            load_vector(token + D, lane, d);
-            load_vector(token + K, lane, k);
-            load_vector(token + Q, lane, q);
+            load_vector(part + D, d);
+            load_vector(part + K, k);
+            load_vector(part + Q, q);
 #pragma unroll
             for (int i = 0; i < PASS_ROWS; i++) {
 #pragma unroll
@@ -735,7 +806,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             const u64 slot = lds64(token + SLOT);
 #pragma unroll
             for (int i = 0; i < PASS_ROWS; i++) {
-                const float row_w = shuffle_from(w, half * 16 + i * ROW_LANES);
+                const float row_w = shuffle_half(w, i * ROW_LANES);
 #pragma unroll
                 for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, k[c], x[i][c]);
             }
@@ -744,8 +815,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
                 for (int i = 0; i < PASS_ROWS; i++)
                     store_state(slot + lane_rows + i * 2 * ROW_BYTES, pack_row(x[i]));
             }
-            if (lane % ROW_LANES == 0) store_bf16(out, slot ? o : 0.0f);
-            out += (u64)p.value_heads * ROW_BYTES;
+            if (lane % ROW_LANES == 0)
+                store_bf16(lds64(token + OUT) + own * sizeof(u16), slot ? o : 0.0f);
         }
         own += 2 * PASS_ROWS;
         lane_rows += 2 * PASS_ROWS * (u32)ROW_BYTES;

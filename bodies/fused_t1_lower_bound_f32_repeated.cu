@@ -459,6 +459,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 HELPER u32 least_of_warp(u32 x)
 {
 #ifdef KDA_SOFT_DEVICE

@@ -384,9 +384,9 @@ HELPER void store16x8(u64 address, const quad &words)
 }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
-    return address % 16 == 0 ? load128(address) : load16x8(address);
+    return ALIGNED || address % 16 == 0 ? load128(address) : load16x8(address);
 }
 
 HELPER void store32(u64 address, u32 x)
@@ -426,6 +426,7 @@ HELPER float shuffle_from(float x, u32 lane)
     return __shfl_sync(0xffffffffu, x, (int)lane);
 #endif
 }
+
 
 // Loads stay on their side of it: what is written first is asked for first. Without it the compiler
 // sinks loads towards their use, to save registers.
@@ -534,6 +535,7 @@ HELPER token_address find_token(const kda_verify_params &p, u32 index, u32 query
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
 {
     // One branch for all of them: a load with a second form of its own waits for the one before.
@@ -541,17 +543,21 @@ HELPER token_words load_token(const kda_verify_params &p, const token_address &x
     return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
 }
 
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
+
 struct gate {};  // g is the log decay
 
-HELPER gate load_gate(const kda_verify_params &, u32, u32) { return {}; }
+template <bool ALIGNED = false> HELPER gate load_gate(const kda_verify_params &, u32, u32) { return {}; }
 
-HELPER void make_decays(const kda_verify_params &p, const quad &words, const gate &gate,
+// The decays of a lane's channels.
+HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
-    (void)p;
-    (void)gate;
+    (void)p, (void)gate, (void)lane;
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
 }
@@ -562,7 +568,7 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
     token t;
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    make_decays(p, words.g, gate, t.d);
+    make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);

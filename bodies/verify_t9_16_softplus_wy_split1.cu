@@ -244,6 +244,21 @@ HELPER float exp_fast(float x)
 #endif
 }
 
+// One of two values that are both there. A branch would put their latencies one after another, and
+// loads whose values are used behind it wait for all others.
+HELPER float select(bool first, float a, float b)
+{
+#ifdef KDA_SOFT_DEVICE
+    return first ? a : b;
+#else
+    float x;
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
+        : "=f"(x)
+        : "r"((u32)first), "f"(a), "f"(b));
+    return x;
+#endif
+}
+
 // x within +-limit; a NaN stays one.
 HELPER float saturate(float x, float limit)
 {
@@ -298,21 +313,6 @@ HELPER float log1p_fast(float e)
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(l) : "f"(1.0f + e));
 #endif
     return e < 0.0625f ? series : l * 0.69314718f;
-}
-
-// One of two values that are both there: a branch per channel would put their latencies one after
-// another.
-HELPER float select(bool first, float a, float b)
-{
-#ifdef KDA_SOFT_DEVICE
-    return first ? a : b;
-#else
-    float x;
-    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p; }"
-        : "=f"(x)
-        : "r"((u32)first), "f"(a), "f"(b));
-    return x;
-#endif
 }
 
 HELPER float softplus(float x) { return select(x > 20.0f, x, log1p_fast(exp_fast(x))); }
@@ -437,9 +437,9 @@ HELPER void store16x8(u64 address, const quad &words)
 }
 
 // A lane's 8 channels of an activation.
-HELPER quad load_channels(u64 address)
+template <bool ALIGNED = false> HELPER quad load_channels(u64 address)
 {
-    return address % 16 == 0 ? load128(address) : load16x8(address);
+    return ALIGNED || address % 16 == 0 ? load128(address) : load16x8(address);
 }
 
 HELPER void store32(u64 address, u32 x)
@@ -626,6 +626,7 @@ HELPER float shuffle_from(float x, u32 lane)
 #endif
 }
 
+
 // A value that is the same in all lanes, so that the compiler knows it: branches on it need no care
 // for lanes that part.
 HELPER u32 uniform(u32 x)
@@ -799,6 +800,7 @@ HELPER token_address find_token(const kda_verify_params &p, u32 index, u32 query
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
 {
     // One branch for all of them: a load with a second form of its own waits for the one before.
@@ -806,29 +808,40 @@ HELPER token_words load_token(const kda_verify_params &p, const token_address &x
     return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
 }
 
+// Where both halves of a warp have the same token, each makes the decay of four of a lane's
+// channels for both.
+constexpr int GATE_PARTS = 1;
+
+constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
+
 struct gate {
     float a_log;
-    float bias[LANE_CHANNELS];
+    float bias[GATE_CHANNELS];
 };
 
+template <bool ALIGNED = false>
 HELPER gate load_gate(const kda_verify_params &p, u32 query_head, u32 lane)
 {
     gate x;
-    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + (lane % 16) * LANE_CHANNELS);
+    x.a_log = load_f32(p.a_log + 4 * (u64)query_head);
+    const u32 channel = lane % 16 * LANE_CHANNELS + lane / 16 % GATE_PARTS * GATE_CHANNELS;
+    const u64 address = p.dt_bias + 4 * ((u64)query_head * DIM + channel);
     if (p.dt_bias == 0) {  // omitted
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = 0.0f;
+        for (int c = 0; c < GATE_CHANNELS; c++) x.bias[c] = 0.0f;
     } else
-    if (address % 16 == 0) {
-        const quad a = load128(address), b = load128(address + 16);
-        const u32 words[LANE_CHANNELS] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    if (ALIGNED || address % 16 == 0) {
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = as_float(words[c]);
-    } else {
+        for (int c = 0; c < GATE_CHANNELS; c += 4) {
+            const quad a = load128(address + 4 * c);
+            x.bias[c] = as_float(a.x), x.bias[c + 1] = as_float(a.y);
+            x.bias[c + 2] = as_float(a.z), x.bias[c + 3] = as_float(a.w);
+        }
+    } else
+    {
 #pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
+        for (int c = 0; c < GATE_CHANNELS; c++) x.bias[c] = load_f32(address + 4 * c);
     }
-    x.a_log = load_f32(p.a_log + 4 * (u64)query_head);
     return x;
 }
 
@@ -837,15 +850,27 @@ HELPER float log_decay(const kda_verify_params &, float rate, float x)
     return -rate * softplus(x);
 }
 
-HELPER void make_decays(const kda_verify_params &p, const quad &words, const gate &gate,
+// The decays of a lane's channels.
+HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
     const float rate = exp_fast(gate.a_log);
+    if constexpr (GATE_PARTS == 1) {
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++)
-        d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+        for (int c = 0; c < LANE_CHANNELS; c++)
+            d[c] = exp_fast(log_decay(p, rate, g[c] + gate.bias[c]));
+    } else {
+        const bool upper = lane & 16;
+#pragma unroll
+        for (int c = 0; c < GATE_CHANNELS; c++) {
+            const float x = (upper ? g[c + GATE_CHANNELS] : g[c]) + gate.bias[c];
+            const float mine = exp_fast(log_decay(p, rate, x)), other = shuffle_xor(mine, 16);
+            d[c] = upper ? other : mine;
+            d[c + GATE_CHANNELS] = upper ? mine : other;
+        }
+    }
 }
 
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
@@ -854,7 +879,7 @@ HELPER token make_token(const kda_verify_params &p, const token_words &words, co
     token t;
     unpack_bf16(words.q, t.q);
     unpack_bf16(words.k, t.k);
-    make_decays(p, words.g, gate, t.d);
+    make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
     // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
     const float kq[1] = {dot(t.k, t.q)};
@@ -1097,7 +1122,7 @@ HELPER factors make_factors(const kda_verify_params &p, const token_words &words
             lane / 4 % 2 ? squares[3] : squares[2]);
 
     factors x;
-    make_decays(p, words.g, gate, x.block);
+    make_decays(p, gate, words.g, lane, x.block);
     unpack_bf16(k, x.earlier);
     unpack_bf16(q, x.q);
 #pragma unroll

@@ -93,12 +93,15 @@ HELPER void move(const kda_floor_params &p, unsigned long long from, unsigned lo
 
 extern "C" __global__ void __launch_bounds__(THREADS) kda_floor(const __grid_constant__ kda_floor_params p)
 {
+    const unsigned long long slots = p.slots + 4ull * blockIdx.y * p.row_slots;
+    // With nothing before the state its slot is on the way while the divisions are made.
+    long long from = 0;
+    if (!p.parts) from = load_slot(slots);
     const unsigned split = gridDim.x / p.heads, head = blockIdx.x / split, tile = blockIdx.x % split;
     const unsigned quads = p.head_quads / split;
-    const unsigned long long offset = 16ull * (head * p.head_quads + tile * quads);
-    const unsigned long long slots = p.slots + 4ull * blockIdx.y * p.row_slots, base = p.state + offset;
+    const unsigned long long offset = 16ull * (head * p.head_quads + tile * quads), base = p.state + offset;
     if (!p.parts) {
-        move(p, base + load_slot(slots) * p.slot_stride, slots, base, quads);
+        move(p, base + from * p.slot_stride, slots, base, quads);
         return;
     }
     const unsigned first = tile * THREADS + threadIdx.x;
