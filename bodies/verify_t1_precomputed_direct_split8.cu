@@ -257,13 +257,8 @@ HELPER float reciprocal_fast(float x)
 #endif
 }
 
-// Branches on the sign: e^-|x| cannot overflow, so both limits are reached without a NaN.
-HELPER float sigmoid(float x)
-{
-    const float e = exp_fast(-fabsf(x));
-    const float s = reciprocal_fast(1.0f + e);
-    return x >= 0.0f ? s : e * s;
-}
+// Where e^-x overflows, below -88, its reciprocal is the limit: both are reached without a NaN.
+HELPER float sigmoid(float x) { return reciprocal_fast(1.0f + exp_fast(-x)); }
 
 // ---- global memory, by 64-bit address
 
