@@ -348,7 +348,8 @@ typedef struct kda_fused_args {
 // live if null_min <= slot < num_slots; with caches, live slots of different rows must differ.
 // For token t of a live row the caches receive what a later commit needs: the f32 correction
 // w = beta*(v - S k), and the raw key and gate, bit for bit. Everything else in them keeps its
-// bits.
+// bits. A NaN or an infinity in a token may reach all outputs and corrections of its row, those of
+// earlier tokens too, and never those of another row.
 typedef struct kda_verify_args {
     kda_tensor q, k, v, g, beta;
     kda_tensor a_log;    // [H] f32; with a gate that the kernel computes, only then
