@@ -371,13 +371,14 @@ static void gpu_runs_what_is_asked(void **state)
                 "softplus,1,1,1,1", "--body", "*split8", NULL);
     expect(0, "precomputed  2     3   2   4  split8 ");
     assert_non_null(strstr(command.output, "softplus     1     1   1   1  direct_split8 "));
-    assert_null(strstr(command.output, "split4"));
+    // In a row: the line about loads names the slowest body, whichever that was.
+    assert_null(strstr(command.output, " split4"));
     command_set(&command, program, "gpu", "--op", "packed", "--routed", "--pdl", NULL);
     expect(0, "packed       1     1  12  12  tile8 ");
-    assert_null(strstr(command.output, "tile16"));
+    assert_null(strstr(command.output, " tile16"));
     command_set(&command, program, "gpu", "--tokens", "1", "--rows", "1", "--op", "softplus",
                 "--target", "sm_100a", NULL);
-    expect(0, "direct_split16");
+    expect(0, " direct_split16");
     command_set(&command, program, "gpu", "--target", "sm_103a", "--op", "packed", NULL);
     expect(1, "nothing was measured: ");
 }
