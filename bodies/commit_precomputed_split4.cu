@@ -79,6 +79,7 @@ constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
 constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
 
@@ -164,20 +165,21 @@ HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
     return bits;
 }
 
-// e^x; results below FLT_MIN become 0. The rounding of the product costs |x| * 2^-24 of the result:
-// 5e-6 where it vanishes.
-HELPER float exp_fast(float x)
+// 2^x; results below FLT_MIN become 0.
+HELPER float exp2_fast(float x)
 {
-    const float y = x * 1.4426950408889634f;
 #ifdef KDA_SOFT_DEVICE
-    const float e = exp2f(y);
+    const float e = exp2f(x);
     return e < 1.17549435e-38f ? 0.0f : e;
 #else
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
     return e;
 #endif
 }
+
+// e^x. The rounding of the product costs |x| * 2^-24 of the result: 5e-6 where it vanishes.
+HELPER float exp_fast(float x) { return exp2_fast(x * LOG2E); }
 
 // x within +-limit; a NaN stays one.
 HELPER float saturate(float x, float limit)
@@ -553,6 +555,13 @@ HELPER u32 find_query_head(const kda_commit_params &p, u32 head)
     return (u32)((u64)head * p.query.magic >> p.query.shift);
 }
 
+// The logarithm to base 2 of a decay. So is the rate, e^a_log * LOG2E.
+HELPER float log2_decay(const kda_commit_params &p, float rate, float x)
+{
+    (void)p, (void)rate;
+    return x * LOG2E;
+}
+
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -574,13 +583,6 @@ constexpr u32 KEY_BYTES = (DIM + 2) * 8, QUADS_BYTES = 32 * sizeof(quad);
 constexpr u32 KEYS = 0, W = KEYS + PAIRS * KEY_BYTES, P = W + ROW_TILES * 2 * QUADS_BYTES;
 constexpr u32 SQUARES = P + DIM * sizeof(float);
 static_assert(SMEM == SQUARES + TOKENS * WARPS * sizeof(float), "the row's smem");
-
-// The log decay of a channel, from its cached gate.
-HELPER float find_log_decay(const kda_commit_params &p, float g, float rate, float bias)
-{
-    (void)p, (void)rate, (void)bias;
-    return g;
-}
 
 // Where the gate may grow, a product of decays is held within 2^120: a zero never meets an
 // infinity.
@@ -619,18 +621,18 @@ HELPER void make_keys(const kda_commit_params &p, const u32 (&k)[TOKENS], const 
         if (lane % (32 / SUMS) == 0)
             sts(shared + SQUARES + (token * WARPS + warp) * sizeof(float), kk);
     }
-    float keys[N], sum = 0.0f;  // of the log decays of later tokens
+    float keys[N], sum = 0.0f;  // of the logarithms of the later decays
 #pragma unroll
     for (u32 i = 1; i <= N; i++) {
         const u32 t = N - i;
-        keys[t] = hold(widen_bf16(k[t]) * hold(exp_fast(sum)));
-        if (t < accepted) sum += find_log_decay(p, widen_bf16(g[t]), rate, bias);
+        keys[t] = hold(widen_bf16(k[t]) * hold(exp2_fast(sum)));
+        if (t < accepted) sum += log2_decay(p, rate, widen_bf16(g[t]) + bias);
     }
 #pragma unroll
     for (u32 t = 0; t < N; t += 2)
         sts64(shared + KEYS + t / 2 * KEY_BYTES + channel * 8,
               (u64)as_bits(keys[t + 1]) << 32 | as_bits(keys[t]));
-    sts(shared + P + channel * sizeof(float), hold(exp_fast(sum)));
+    sts(shared + P + channel * sizeof(float), hold(exp2_fast(sum)));
 }
 
 HELPER float key_scale(u32 shared, u32 token)
@@ -667,7 +669,7 @@ HELPER void commit_serially(const kda_commit_params &p, u64 state, u64 keys, u64
             if (lane == 0) sts(shared + SQUARES + warp * sizeof(float), kk);
             sync_cta();
             const float kn = k * key_scale(shared, 0);
-            const float d = exp_fast(find_log_decay(p, g, rate, bias));
+            const float d = exp2_fast(log2_decay(p, rate, g + bias));
 #pragma unroll
             for (u32 i = 0; i < TILE_ROWS; i++)
                 x[i] = fmaf(as_float(load32(correction + i * sizeof(float))), kn, x[i] * d);
@@ -703,7 +705,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     float rate = 0.0f, bias = 0.0f;
     if (accepted > TOKENS) {
         commit_serially(p, state + channel * sizeof(u16), cached, correction, accepted,
-                        exp_fast(rate), bias, shared);
+                        rate, bias, shared);
         return;
     }
 
@@ -740,7 +742,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
             rows[i][s % WARP_STEPS][s / WARP_STEPS] = load_state(tile_address(tiles, i, s));
     }
 
-    make_keys<TOKENS>(p, k, g, accepted, exp_fast(rate), bias, shared);
+    make_keys<TOKENS>(p, k, g, accepted, rate, bias, shared);
     const u32 word = (row % 8 * 4 + pair % 4) * sizeof(quad) + (pair / 4 * 2 + row / 8) * 4;
 #pragma unroll
     for (u32 i = 0; i < ROW_TILES; i++) {

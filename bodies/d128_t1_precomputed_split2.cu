@@ -78,6 +78,7 @@ constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
 constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
 
@@ -161,20 +162,21 @@ HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
     return bits;
 }
 
-// e^x; results below FLT_MIN become 0. The rounding of the product costs |x| * 2^-24 of the result:
-// 5e-6 where it vanishes.
-HELPER float exp_fast(float x)
+// 2^x; results below FLT_MIN become 0.
+HELPER float exp2_fast(float x)
 {
-    const float y = x * 1.4426950408889634f;
 #ifdef KDA_SOFT_DEVICE
-    const float e = exp2f(y);
+    const float e = exp2f(x);
     return e < 1.17549435e-38f ? 0.0f : e;
 #else
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
     return e;
 #endif
 }
+
+// e^x. The rounding of the product costs |x| * 2^-24 of the result: 5e-6 where it vanishes.
+HELPER float exp_fast(float x) { return exp2_fast(x * LOG2E); }
 
 HELPER float rsqrt_fast(float x)
 {
@@ -557,21 +559,47 @@ HELPER token_words load_token(const kda_recurrent_params &p, const token_address
 
 // Where both halves of a warp have the same token, each makes the decay of four of a lane's
 // channels for both.
-constexpr int GATE_PARTS = 1;
+constexpr int GATE_PARTS =
+    1;
+constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
 
 struct gate {};  // g is the log decay
 
 template <bool ALIGNED = false> HELPER gate load_gate(const kda_recurrent_params &, u32, u32) { return {}; }
 
+// The logarithm to base 2 of a decay. So is the rate, e^a_log * LOG2E.
+HELPER float log2_decay(const kda_recurrent_params &p, float rate, float x)
+{
+    (void)p, (void)rate;
+    return x * LOG2E;
+}
+
+// From raw gates to the logarithms of the decays.
+HELPER void make_log2_decays(const kda_recurrent_params &p, const gate &gate, float (&g)[GATE_CHANNELS])
+{
+    (void)gate;
+#pragma unroll
+    for (int c = 0; c < GATE_CHANNELS; c++) g[c] = log2_decay(p, 0.0f, g[c]);
+}
+
 // The decays of a lane's channels.
 HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
-    float g[LANE_CHANNELS];
-    unpack_bf16(words, g);
-    (void)p, (void)gate, (void)lane;
+    constexpr int REST = LANE_CHANNELS - GATE_CHANNELS;
+    const bool upper = GATE_PARTS == 2 && lane & 16;
+    float g[GATE_CHANNELS];
+    unpack_bf16(words, d);
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
+    for (int c = 0; c < GATE_CHANNELS; c++) g[c] = upper ? d[c + REST] : d[c];
+    make_log2_decays(p, gate, g);
+#pragma unroll
+    for (int c = 0; c < GATE_CHANNELS; c++) {
+        const float mine = exp2_fast(g[c]);
+        const float other = GATE_PARTS == 2 ? shuffle_xor(mine, 16) : mine;
+        d[c] = upper ? other : mine;
+        d[c + REST] = upper ? mine : other;
+    }
 }
 
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,

@@ -69,6 +69,7 @@ constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
 constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr u64 ROW_BYTES = DIM * sizeof(float);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
 
@@ -154,20 +155,21 @@ HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
     return bits;
 }
 
-// e^x; results below FLT_MIN become 0. The rounding of the product costs |x| * 2^-24 of the result:
-// 5e-6 where it vanishes.
-HELPER float exp_fast(float x)
+// 2^x; results below FLT_MIN become 0.
+HELPER float exp2_fast(float x)
 {
-    const float y = x * 1.4426950408889634f;
 #ifdef KDA_SOFT_DEVICE
-    const float e = exp2f(y);
+    const float e = exp2f(x);
     return e < 1.17549435e-38f ? 0.0f : e;
 #else
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
     return e;
 #endif
 }
+
+// e^x. The rounding of the product costs |x| * 2^-24 of the result: 5e-6 where it vanishes.
+HELPER float exp_fast(float x) { return exp2_fast(x * LOG2E); }
 
 HELPER float rsqrt_fast(float x)
 {
@@ -193,6 +195,9 @@ HELPER float reciprocal_fast(float x)
 
 // Where e^-x overflows, below -88, its reciprocal is the limit: both are reached without a NaN.
 HELPER float sigmoid(float x) { return reciprocal_fast(1.0f + exp_fast(-x)); }
+
+// Of x / LOG2E.
+HELPER float sigmoid_log2(float x) { return reciprocal_fast(1.0f + exp2_fast(-x)); }
 
 // ---- global memory, by 64-bit address
 
@@ -493,9 +498,10 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
     }
 }
 
-HELPER float log_decay(const kda_fused_params &p, float rate, float x)
+// The logarithm to base 2 of a decay. So is the rate, e^a_log * LOG2E.
+HELPER float log2_decay(const kda_fused_params &p, float rate, float x)
 {
-    return p.lower_bound * sigmoid(rate * x);
+    return p.lower_bound * LOG2E * sigmoid_log2(rate * x);
 }
 
 // ------------------------------------------------------------------------------------------ layout
@@ -714,11 +720,11 @@ HELPER void decode_row(const kda_fused_params &p, u32 row)
             store_vector(shared + (warp == Q_PART ? Q : K), lane, m);
         }
     } else if (warp == GATE_PART) {
-        const float rate = exp_fast(parameters.a_log);
+        const float rate = exp_fast(parameters.a_log) * LOG2E;
         float d[LANE_CONV];
 #pragma unroll
         for (u32 c = 0; c < LANE_CONV; c++)
-            d[c] = exp_fast(log_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
+            d[c] = exp2_fast(log2_decay(p, rate, bf16_of(token.input, c) + parameters.taps[0][c]));
         store_vector(shared + D, lane, d);
         if (lane == 0) sts(shared + BETA, sigmoid(token.logit));
     }

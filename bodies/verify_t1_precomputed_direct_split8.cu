@@ -48,15 +48,17 @@ struct kda_verify_params {
     int tokens;                                 // T_max: a longer row is cut there
     int num_slots, null_min;                    // slots of the pool; the first live slot
     int wide;                                   // 1: all channels of q, k, v and g lie at multiples of 16 bytes
+    long long tok;                              // packed tokens of the call
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
     long long slot_stride;                      // between two slots of the pool
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride;
     unsigned long long beta;                    // [tok, HV] bf16
     long long beta_stride;
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
     int rows;                                   // N
@@ -64,8 +66,6 @@ struct kda_verify_params {
     long long out_stride;
     unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long correction_strides[3], kg_strides[3];  // slot, value head, token
-    long long tok;                              // packed tokens of the call
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     int heads, value_heads;                     // H, HV; HV is a multiple of H
 };
 
@@ -78,6 +78,7 @@ constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
 constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
 
@@ -146,6 +147,17 @@ HELPER float widen_bf16(u32 bits)
 #endif
 }
 
+HELPER float widen_upper(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(bits & 0xffff0000u);
+#else
+    u32 x;
+    asm("and.b32 %0, %1, 0xffff0000;" : "=r"(x) : "r"(bits));
+    return as_float(x);
+#endif
+}
+
 HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
 {
     const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -164,6 +176,19 @@ HELPER float multiply_if(bool so, float x, float y)
     return so ? x * y : x;
 #else
     asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p mul.rn.f32 %0, %0, %2; }"
+        : "+f"(x)
+        : "r"((u32)so), "f"(y));
+    return x;
+#endif
+}
+
+// x + y where it is so, in the same way.
+HELPER float add_if(bool so, float x, float y)
+{
+#ifdef KDA_SOFT_DEVICE
+    return so ? x + y : x;
+#else
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p add.rn.f32 %0, %0, %2; }"
         : "+f"(x)
         : "r"((u32)so), "f"(y));
     return x;
@@ -208,20 +233,21 @@ HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
     return bits;
 }
 
-// e^x; results below FLT_MIN become 0. The rounding of the product costs |x| * 2^-24 of the result:
-// 5e-6 where it vanishes.
-HELPER float exp_fast(float x)
+// 2^x; results below FLT_MIN become 0.
+HELPER float exp2_fast(float x)
 {
-    const float y = x * 1.4426950408889634f;
 #ifdef KDA_SOFT_DEVICE
-    const float e = exp2f(y);
+    const float e = exp2f(x);
     return e < 1.17549435e-38f ? 0.0f : e;
 #else
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
     return e;
 #endif
 }
+
+// e^x. The rounding of the product costs |x| * 2^-24 of the result: 5e-6 where it vanishes.
+HELPER float exp_fast(float x) { return exp2_fast(x * LOG2E); }
 
 // x within +-limit; a NaN stays one.
 HELPER float saturate(float x, float limit)
@@ -530,31 +556,62 @@ HELPER token_address find_token(const kda_verify_params &p, u32 index, u32 query
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool WIDE> HELPER token_words load_words(const token_address &x)
+{
+    if (WIDE) return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
+    return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
+}
+
 template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
 {
     // One branch for all of them: a load with a second form of its own waits for the one before.
-    if (!p.wide) return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
-    return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
+    return p.wide ? load_words<true>(x) : load_words<false>(x);
 }
 
 // Where both halves of a warp have the same token, each makes the decay of four of a lane's
 // channels for both.
-constexpr int GATE_PARTS = 1;
+constexpr int GATE_PARTS =
+    1;
+constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
 
 struct gate {};  // g is the log decay
 
 template <bool ALIGNED = false> HELPER gate load_gate(const kda_verify_params &, u32, u32) { return {}; }
 
+// The logarithm to base 2 of a decay. So is the rate, e^a_log * LOG2E.
+HELPER float log2_decay(const kda_verify_params &p, float rate, float x)
+{
+    (void)p, (void)rate;
+    return x * LOG2E;
+}
+
+// From raw gates to the logarithms of the decays.
+HELPER void make_log2_decays(const kda_verify_params &p, const gate &gate, float (&g)[GATE_CHANNELS])
+{
+    (void)gate;
+#pragma unroll
+    for (int c = 0; c < GATE_CHANNELS; c++) g[c] = log2_decay(p, 0.0f, g[c]);
+}
+
 // The decays of a lane's channels.
 HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
-    float g[LANE_CHANNELS];
-    unpack_bf16(words, g);
-    (void)p, (void)gate, (void)lane;
+    constexpr int REST = LANE_CHANNELS - GATE_CHANNELS;
+    const bool upper = GATE_PARTS == 2 && lane & 16;
+    float g[GATE_CHANNELS];
+    unpack_bf16(words, d);
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
+    for (int c = 0; c < GATE_CHANNELS; c++) g[c] = upper ? d[c + REST] : d[c];
+    make_log2_decays(p, gate, g);
+#pragma unroll
+    for (int c = 0; c < GATE_CHANNELS; c++) {
+        const float mine = exp2_fast(g[c]);
+        const float other = GATE_PARTS == 2 ? shuffle_xor(mine, 16) : mine;
+        d[c] = upper ? other : mine;
+        d[c + REST] = upper ? mine : other;
+    }
 }
 
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,

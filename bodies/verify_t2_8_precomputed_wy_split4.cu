@@ -69,15 +69,17 @@ struct kda_verify_params {
     int tokens;                                 // T_max: a longer row is cut there
     int num_slots, null_min;                    // slots of the pool; the first live slot
     int wide;                                   // 1: all channels of q, k, v and g lie at multiples of 16 bytes
+    long long tok;                              // packed tokens of the call
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
     long long slot_stride;                      // between two slots of the pool
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride;
     unsigned long long beta;                    // [tok, HV] bf16
     long long beta_stride;
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
     int rows;                                   // N
@@ -85,13 +87,11 @@ struct kda_verify_params {
     long long out_stride;
     unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long correction_strides[3], kg_strides[3];  // slot, value head, token
-    long long tok;                              // packed tokens of the call
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     int heads, value_heads;                     // H, HV; HV is a multiple of H
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 8, SPLIT = 4, THREADS = 128, SMEM = 18672;
+constexpr int TOKENS = 8, SPLIT = 4, THREADS = 128, SMEM = 18800;
 constexpr int OCCUPANCY = 6;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
@@ -99,6 +99,7 @@ constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
 constexpr int LANE_CHANNELS = 8;   // DIM / 16 lanes of a half-warp
 constexpr float FLOAT_MAX = 3.402823466e38f;
 constexpr float EPSILON = 1e-6f;   // added to a sum of squares
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr u64 ROW_BYTES = DIM * sizeof(u16);
 constexpr u64 HEAD_BYTES = DIM * ROW_BYTES;
 
@@ -167,6 +168,17 @@ HELPER float widen_bf16(u32 bits)
 #endif
 }
 
+HELPER float widen_upper(u32 bits)
+{
+#ifdef KDA_SOFT_DEVICE
+    return as_float(bits & 0xffff0000u);
+#else
+    u32 x;
+    asm("and.b32 %0, %1, 0xffff0000;" : "=r"(x) : "r"(bits));
+    return as_float(x);
+#endif
+}
+
 HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
 {
     const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -185,6 +197,19 @@ HELPER float multiply_if(bool so, float x, float y)
     return so ? x * y : x;
 #else
     asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p mul.rn.f32 %0, %0, %2; }"
+        : "+f"(x)
+        : "r"((u32)so), "f"(y));
+    return x;
+#endif
+}
+
+// x + y where it is so, in the same way.
+HELPER float add_if(bool so, float x, float y)
+{
+#ifdef KDA_SOFT_DEVICE
+    return so ? x + y : x;
+#else
+    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p add.rn.f32 %0, %0, %2; }"
         : "+f"(x)
         : "r"((u32)so), "f"(y));
     return x;
@@ -229,20 +254,21 @@ HELPER quad pack_row(const float (&x)[LANE_CHANNELS])
     return bits;
 }
 
-// e^x; results below FLT_MIN become 0. The rounding of the product costs |x| * 2^-24 of the result:
-// 5e-6 where it vanishes.
-HELPER float exp_fast(float x)
+// 2^x; results below FLT_MIN become 0.
+HELPER float exp2_fast(float x)
 {
-    const float y = x * 1.4426950408889634f;
 #ifdef KDA_SOFT_DEVICE
-    const float e = exp2f(y);
+    const float e = exp2f(x);
     return e < 1.17549435e-38f ? 0.0f : e;
 #else
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
     return e;
 #endif
 }
+
+// e^x. The rounding of the product costs |x| * 2^-24 of the result: 5e-6 where it vanishes.
+HELPER float exp_fast(float x) { return exp2_fast(x * LOG2E); }
 
 // x within +-limit; a NaN stays one.
 HELPER float saturate(float x, float limit)
@@ -518,6 +544,11 @@ HELPER pair lds_pair(u32 address)
     return x;
 }
 
+HELPER void sts_pair(u32 address, const pair &x)
+{
+    sts64(address, (u64)as_bits(x.y) << 32 | as_bits(x.x));
+}
+
 HELPER quad lds_quad(u32 address)
 {
     quad x;
@@ -577,6 +608,29 @@ HELPER float shuffle_xor(float x, u32 distance)
     return as_float(soft_shuffle(as_bits(x), (threadIdx.x % 32) ^ distance, __LINE__));
 #else
     return __shfl_xor_sync(0xffffffffu, x, (int)distance);
+#endif
+}
+
+// Lanes below `distance` get their own.
+HELPER float shuffle_up(float x, u32 distance)
+{
+#ifdef KDA_SOFT_DEVICE
+    const u32 lane = threadIdx.x % 32;
+    return as_float(soft_shuffle(as_bits(x), lane < distance ? lane : lane - distance, __LINE__));
+#else
+    return __shfl_up_sync(0xffffffffu, x, distance);
+#endif
+}
+
+HELPER bool all_lanes(bool x)
+{
+#ifdef KDA_SOFT_DEVICE
+    u32 none = !x;
+    for (u32 distance = 16; distance > 0; distance /= 2)
+        none |= soft_shuffle(none, (threadIdx.x % 32) ^ distance, __LINE__);
+    return !none;
+#else
+    return __all_sync(0xffffffffu, x);
 #endif
 }
 
@@ -677,6 +731,16 @@ HELPER void sync_warp()
 #endif
 }
 
+// The compiler would compute an address in the branch that uses it, which waits for its condition.
+HELPER void compute_here(u64 &address)
+{
+#ifdef KDA_SOFT_DEVICE
+    (void)address;
+#else
+    asm volatile("" : "+l"(address));
+#endif
+}
+
 // Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
 // may still be written by the grid before this one. Releasing the dependents at once is safe
 // although this grid has stored nothing yet: they wait in the same way, until this grid is complete
@@ -763,31 +827,62 @@ HELPER token_address find_token(const kda_verify_params &p, u32 index, u32 query
             p.beta + 2 * (index * (u64)p.beta_stride + head)};
 }
 
+template <bool WIDE> HELPER token_words load_words(const token_address &x)
+{
+    if (WIDE) return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
+    return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
+}
+
 template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
 {
     // One branch for all of them: a load with a second form of its own waits for the one before.
-    if (!p.wide) return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
-    return {load128(x.q), load128(x.k), load128(x.g), load16(x.beta)};
+    return p.wide ? load_words<true>(x) : load_words<false>(x);
 }
 
 // Where both halves of a warp have the same token, each makes the decay of four of a lane's
 // channels for both.
-constexpr int GATE_PARTS = 1;
+constexpr int GATE_PARTS =
+    1;
+constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
 
 struct gate {};  // g is the log decay
 
 template <bool ALIGNED = false> HELPER gate load_gate(const kda_verify_params &, u32, u32) { return {}; }
 
+// The logarithm to base 2 of a decay. So is the rate, e^a_log * LOG2E.
+HELPER float log2_decay(const kda_verify_params &p, float rate, float x)
+{
+    (void)p, (void)rate;
+    return x * LOG2E;
+}
+
+// From raw gates to the logarithms of the decays.
+HELPER void make_log2_decays(const kda_verify_params &p, const gate &gate, float (&g)[GATE_CHANNELS])
+{
+    (void)gate;
+#pragma unroll
+    for (int c = 0; c < GATE_CHANNELS; c++) g[c] = log2_decay(p, 0.0f, g[c]);
+}
+
 // The decays of a lane's channels.
 HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad &words, u32 lane,
                         float (&d)[LANE_CHANNELS])
 {
-    float g[LANE_CHANNELS];
-    unpack_bf16(words, g);
-    (void)p, (void)gate, (void)lane;
+    constexpr int REST = LANE_CHANNELS - GATE_CHANNELS;
+    const bool upper = GATE_PARTS == 2 && lane & 16;
+    float g[GATE_CHANNELS];
+    unpack_bf16(words, d);
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
+    for (int c = 0; c < GATE_CHANNELS; c++) g[c] = upper ? d[c + REST] : d[c];
+    make_log2_decays(p, gate, g);
+#pragma unroll
+    for (int c = 0; c < GATE_CHANNELS; c++) {
+        const float mine = exp2_fast(g[c]);
+        const float other = GATE_PARTS == 2 ? shuffle_xor(mine, 16) : mine;
+        d[c] = upper ? other : mine;
+        d[c + REST] = upper ? mine : other;
+    }
 }
 
 HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
@@ -910,13 +1005,13 @@ constexpr u32 LOST = FRAGMENT, HAT_BYTES = 2 * FRAGMENT, TILE_HATS = STEPS * HAT
 constexpr u32 PARTS = HATS + TILES * TILE_HATS;
 constexpr u32 SQUARES = PARTS + GRAMS * WARPS * FRAGMENT;
 // 8: off the banks of the next rows
-constexpr u32 MATRIX_ROW = (TILE + 8) * sizeof(float), MATRIX = TOKENS * MATRIX_ROW;
-constexpr u32 G = PARTS, T = G + MATRIX, SOLVE = T + MATRIX;
-constexpr u32 BETA = SQUARES + WARPS * TOKENS * sizeof(float);
+constexpr u32 MATRIX_ROW = (TILE + 8) * sizeof(float), MATRIX = TILE * MATRIX_ROW;
+constexpr u32 GRAM_PARTS = WARPS * FRAGMENT, G = PARTS, T = G + MATRIX, OPERANDS = T + MATRIX;
+constexpr u32 BETA = SQUARES + WARPS * TOKENS * sizeof(pair);
 constexpr u32 K_SCALE = BETA + TOKENS * sizeof(float), Q_SCALE = K_SCALE + TOKENS * sizeof(float);
 constexpr u32 WINDOW = Q_SCALE + TOKENS * sizeof(float);
 static_assert(SMEM == WINDOW + sizeof(quad), "the row's smem");
-static_assert(SOLVE + GRAMS * FRAGMENT <= SQUARES, "what is solved fits over the parts");
+static_assert(OPERANDS + FRAGMENT <= PARTS + GRAM_PARTS, "what comes of a gram fits over its parts");
 
 HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
 {
@@ -942,6 +1037,61 @@ HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * sc
 
 // ---- tokens
 
+// What is a lane's of the CTA's head: its token of a tile, its eighth of a half-warp's channels, and
+// its first value row.
+struct place {
+    u32 head, query_head, token, eighth, row;
+};
+
+// Of a lane's token of each tile its channels, and its value rows. What is not there is zero.
+struct inputs {
+    token_words words[TILES];
+    u32 v[TILES][COLUMNS];
+};
+
+// A lane's rows of v.
+template <bool WIDE> HELPER void load_rows(u64 address, u32 (&x)[COLUMNS])
+{
+    if (!WIDE) {
+#pragma unroll 1
+        for (u32 i = 0; i < LANE_ROWS; i++) {
+#pragma unroll
+            for (u32 j = 0; j + 1 < COLUMNS; j++) x[j] = x[j] >> 16 | x[j + 1] << 16;
+            x[COLUMNS - 1] = x[COLUMNS - 1] >> 16 | load16(address + 2 * i) << 16;
+        }
+    } else if constexpr (COLUMNS == 4) {
+        const quad words = load128(address);
+        x[0] = words.x, x[1] = words.y, x[2] = words.z, x[3] = words.w;
+    } else {
+        x[0] = load32(address);
+    }
+}
+
+template <bool WIDE>
+HELPER void load_inputs(const kda_verify_params &p, const window &w, const place &place, inputs &x)
+{
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
+        if (i * TILE + place.token >= w.present) continue;
+        const u32 token = w.token + i * TILE + place.token;
+        x.words[i] = load_words<WIDE>(
+            find_token(p, token, place.query_head, place.head, place.eighth));
+        load_rows<WIDE>(p.v + (token * (u64)p.v_stride + (u64)place.head * DIM + place.row) *
+                                  sizeof(u16), x.v[i]);
+    }
+}
+
+// At once where all of it is known to be aligned.
+HELPER inputs load_inputs(const kda_verify_params &p, const window &w, const place &place)
+{
+    inputs x = {};
+    if (p.wide)
+        load_inputs<true>(p, w, place, x);
+    else
+        load_inputs<false>(p, w, place, x);
+    return x;
+}
+
 // Within 2^64. Beyond it a sum of squares overflows and the scale that comes of it is zero; within
 // it, what is scaled is finite.
 HELPER quad limit_squares(const quad &x)
@@ -952,6 +1102,8 @@ HELPER quad limit_squares(const quad &x)
 
 // The later operands and the earlier one of a lane's token at a level, and the product of all
 // decays of its block.
+constexpr float NARROW = 60.0f;  // 2^60 times what limit_squares leaves is finite
+
 struct factors {
     float k[LANE_CHANNELS], q[LANE_CHANNELS];  // times the decays from the boundary to the token
     float earlier[LANE_CHANNELS];              // k times the decays after the token
@@ -987,6 +1139,51 @@ HELPER void multiply_tokens(float (&gram)[4], const factors &later,
     }
 }
 
+// What decays from the beginning of a tile to a lane's token, as logarithms. Returns whether all of
+// the warp's lie within NARROW and fall from token to token.
+HELPER bool add_decays(const kda_verify_params &p, float (&d)[LANE_CHANNELS], u32 lane)
+{
+    float least = 0.0f, most = 0.0f;
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) most = fmaxf(most, d[c]);
+#pragma unroll
+    for (u32 distance = 1; distance < TILE; distance *= 2) {
+#pragma unroll
+        for (int c = 0; c < LANE_CHANNELS; c++)
+            d[c] = add_if(lane / 4 >= distance, d[c], shuffle_up(d[c], 4 * distance));
+    }
+    (void)p;
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) least = fminf(least, d[c]);
+    return all_lanes(least >= -NARROW && most <= 0.0f);
+}
+
+// All pairs of a tile: what decays since its beginning against what grows since.
+HELPER void multiply_at_once(float (&gram)[4], factors &x, const float (&sums)[LANE_CHANNELS],
+                             u32 tile, u32 lane)
+{
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) {
+        const float d = exp2_fast(sums[c]);
+        x.k[c] = x.earlier[c] * d;
+        x.q[c] = x.q[c] * d;
+        x.earlier[c] = x.earlier[c] * exp2_fast(-sums[c]);
+        x.block[c] = d;
+    }
+    float all[4] = {};
+    multiply_tokens<false>(all, x, x.earlier);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+        if ((lane / 4 ^ lane % 4 * 2) != i % 2) gram[i] = all[i];
+    if (TILES == 2 && tile == 0) {
+#pragma unroll
+        for (int c = 0; c < LANE_CHANNELS; c++) {
+            x.block[c] = shuffle_from(x.block[c], (TILE - 1) * 4 + lane % 4);
+            x.earlier[c] = x.earlier[c] * x.block[c];
+        }
+    }
+}
+
 // Of the pairs of a tile, those of one level.
 template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors &x, u32 lane)
 {
@@ -998,6 +1195,21 @@ template <u32 LEVEL> HELPER void multiply_level(float (&gram)[4], const factors 
         const u32 d = differ ^ i % 2;
         if (d >= LEVEL && d < 2 * LEVEL) gram[i] = all[i];
     }
+}
+
+HELPER void multiply_by_levels(float (&gram)[4], factors &x, u32 lane)
+{
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) {
+        x.k[c] = carry(x.earlier[c], x.block[c]);
+        x.q[c] = carry(x.q[c], x.block[c]);
+    }
+    multiply_level<1>(gram, x, lane);
+    join_blocks<1>(x, lane);
+    multiply_level<2>(gram, x, lane);
+    join_blocks<2>(x, lane);
+    multiply_level<4>(gram, x, lane);
+    join_blocks<4>(x, lane);
 }
 
 // Both steps of a warp's channels of the hats.
@@ -1017,203 +1229,274 @@ HELPER void store_hats(u32 shared, const factors &x, u32 tile, u32 warp, u32 lan
 
 HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp, u32 lane)
 {
-    sts128(shared + PARTS + (number * WARPS + warp) * FRAGMENT + lane * (u32)sizeof(quad),
+    sts128(shared + PARTS + number * GRAM_PARTS + warp * FRAGMENT + lane * (u32)sizeof(quad),
            {gram[0], gram[1], gram[2], gram[3]});
 }
 
-// A warp's part of the gram of a tile and of q.q, from its words, of which `present` are there.
-// Leaves the operands of the next level, of which the later ones are the hats in the first tile.
-HELPER factors make_factors(const kda_verify_params &p, const token_words &words, const gate &gate,
-                            u32 shared, u32 tile, int present, u32 warp, u32 lane)
+// What a warp knows of a tile before its decays: k and q, and what meets itself exactly, k.k and
+// q.k on the diagonal, and q.q, which goes to shared memory.
+HELPER void begin_factors(factors &x, float (&gram)[4], const token_words &words, u32 shared,
+                          u32 tile, u32 warp, u32 lane)
 {
-    // What meets itself does so exactly: k.k and q.k on the diagonal, and q.q.
     const quad k = limit_squares(words.k), q = limit_squares(words.q);
     const u32 low[4] = {k.x, q.x, k.y, q.y}, high[4] = {k.z, q.z, k.w, q.w};
-    float gram[4] = {}, squares[4] = {};
+    float squares[4] = {};
     multiply_tile(gram, low, k.x, k.y);
-    multiply_tile(gram, high, k.z, k.w);
     multiply_tile(squares, low, q.x, q.y);
+    multiply_tile(gram, high, k.z, k.w);
     multiply_tile(squares, high, q.z, q.w);
     if (lane % 4 == lane / 8)
-        sts(shared + SQUARES + (warp * TOKENS + tile * TILE + lane / 4) * (u32)sizeof(float),
-            lane / 4 % 2 ? squares[3] : squares[2]);
-
-    factors x;
-    make_decays(p, gate, words.g, lane, x.block);
+        sts_pair(shared + SQUARES + (warp * TOKENS + tile * TILE + lane / 4) * (u32)sizeof(pair),
+                 lane / 4 % 2 ? pair{gram[1], squares[3]} : pair{gram[0], squares[2]});
+    if (warp == 0 && lane % 4 == 0)
+        sts(shared + BETA + (tile * TILE + lane / 4) * (u32)sizeof(float),
+            widen_bf16(words.beta));
     unpack_bf16(k, x.earlier);
     unpack_bf16(q, x.q);
-#pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) {
-        x.k[c] = carry(x.earlier[c], x.block[c]);
-        x.q[c] = carry(x.q[c], x.block[c]);
-    }
-    multiply_level<1>(gram, x, lane);
-    join_blocks<1>(x, lane);
-    if (present > 2) {  // else these have no later token and change nothing that is used
-        multiply_level<2>(gram, x, lane);
-        join_blocks<2>(x, lane);
-        multiply_level<4>(gram, x, lane);
-        join_blocks<4>(x, lane);
-    }
-    store_part(shared, gram, tile, warp, lane);
-    return x;
 }
 
+// What the second tile needs of the first one.
+struct before {
+    float earlier[LANE_CHANNELS], block[LANE_CHANNELS];
+};
+
 // The warp's part of the gram of both tiles, and the second tile's factors become hats.
-HELPER void join_tiles(u32 shared, const factors &first, factors &second, u32 warp, u32 lane)
+HELPER void join_tiles(u32 shared, const before &first, factors &x, u32 warp, u32 lane)
 {
     float gram[4] = {};
-    multiply_tokens<false>(gram, second, first.earlier);
+    multiply_tokens<false>(gram, x, first.earlier);
 #pragma unroll
     for (u32 c = 0; c < LANE_CHANNELS; c++) {
-        second.k[c] = carry(second.k[c], first.block[c]);
-        second.q[c] = carry(second.q[c], first.block[c]);
+        x.k[c] = carry(x.k[c], first.block[c]);
+        x.q[c] = carry(x.q[c], first.block[c]);
     }
     store_part(shared, gram, 2, warp, lane);
 }
 
-// ---- grams, T and QT, by one warp
-
-// Blocks of 8 by 8 in the lanes of a product: of row g the columns 2*t and 2*t + 1. The first tile
-// has block 0, the second one block 1, and block 2 is where rows of the second meet columns of the
-// first.
-struct block {
-    float x, y;
-};
-
-HELPER parts split_block(const block &x) { return split_bf16(x.x, x.y); }
-
-// The operands of the second product with all of T and QT, a block of each: T, QT, and what their
-// rounding lost.
-HELPER void store_solve(u32 shared, u32 number, const parts &t, const parts &qt, u32 lane)
+// What becomes of a tile whose factors are there. The first one comes first.
+HELPER void end_factors(factors &x, const float (&gram)[4], before &first, u32 shared, u32 tile,
+                        u32 warp, u32 lane)
 {
-    sts_quad(shared + SOLVE + number * FRAGMENT + lane * (u32)sizeof(quad),
-             {t.high, qt.high, t.lost, qt.lost});
-}
-
-// a and b times the block whose columns are in `columns`, in two bf16 each.
-HELPER void multiply_blocks(float (&c)[4], const parts &a, const parts &b, const parts &columns)
-{
-    multiply_half_tile(c, a.lost, b.lost, columns.high);
-    multiply_half_tile(c, a.high, b.high, columns.lost);
-    multiply_half_tile(c, a.high, b.high, columns.high);
-}
-
-// G and Q from the warps' parts, scaled; G of a tile also to shared memory, over the parts of the
-// first block.
-HELPER void add_grams(const kda_verify_params &p, u32 shared, u32 lane, block (&grams)[GRAMS],
-                      block (&reads)[GRAMS])
-{
-    const u32 g = lane / 4, t = lane % 4;
-    float k_scale[TILES], q_scale[TILES], columns[TILES][2];
+    store_part(shared, gram, tile, warp, lane);
+    if (tile == 1) join_tiles(shared, first, x, warp, lane);
+    store_hats(shared, x, tile, warp, lane);
 #pragma unroll
-    for (u32 i = 0; i < GRAMS; i++) {
-        float x[4] = {};
-#pragma unroll
-        for (u32 warp = 0; warp < WARPS; warp++) {
-            const vec4 part = lds128(shared + PARTS + (i * WARPS + warp) * FRAGMENT +
-                                     lane * (u32)sizeof(quad));
-            x[0] = x[0] + part.x;
-            x[1] = x[1] + part.y;
-            x[2] = x[2] + part.z;
-            x[3] = x[3] + part.w;
-        }
-        sync_warp();
-        if (i < TILES) {
-            const u32 own = shared + (i * TILE + g) * (u32)sizeof(float);
-            float qq = 0.0f;
-#pragma unroll
-            for (u32 warp = 0; warp < WARPS; warp++)
-                qq = qq + lds(own + SQUARES + warp * TOKENS * (u32)sizeof(float));
-            const float kk = shuffle_from(g % 2 ? x[1] : x[0], g * 4 + g / 2);
-            k_scale[i] = rsqrt_fast(kk + EPSILON);
-            q_scale[i] = rsqrt_fast(qq + EPSILON) * p.scale;
-            columns[i][0] = shuffle_from(k_scale[i], 2 * t * 4);
-            columns[i][1] = shuffle_from(k_scale[i], (2 * t + 1) * 4);
-            if (t == 0) {
-                sts(own + K_SCALE, k_scale[i]);
-                sts(own + Q_SCALE, q_scale[i]);
-            }
-        }
-        const u32 row = i == 0 ? 0 : 1, column = i == 1 ? 1 : 0;
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            const float scale = j < 2 ? k_scale[row] : q_scale[row];
-            x[j] = hold(scaled(scaled(x[j], columns[column][j % 2]), scale));
-            if (i < TILES && 2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
-        }
-        grams[i] = {x[0], x[1]};
-        reads[i] = {x[2], x[3]};
-        if (i < TILES)
-            sts64(shared + G + (i * TILE + g) * MATRIX_ROW + 2 * t * (u32)sizeof(float),
-                  (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
+    for (u32 c = 0; c < LANE_CHANNELS; c++) {
+        first.earlier[c] = x.earlier[c];
+        first.block[c] = x.block[c];
     }
 }
 
-// Column lane % 8 of a tile's T by forward substitution; the lanes take the tiles in turn.
-HELPER void substitute(u32 shared, u32 lane)
+// Between the tiles, in the places of this lane in the second one's hats.
+HELPER u32 place_before(u32 shared, u32 i, u32 warp, u32 lane)
 {
-    const u32 column = lane % TILE, tile = lane / TILE % TILES;
-    const u32 matrix = shared + tile * TILE * MATRIX_ROW;
+    return shared + hat_address(2 * warp + i / 2, 1, lane) + i % 2 * LOST;
+}
+
+HELPER void store_before(u32 shared, const before &x, u32 warp, u32 lane)
+{
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const float *from = (i < 2 ? x.earlier : x.block) + i % 2 * 4;
+        sts128(place_before(shared, i, warp, lane), {from[0], from[1], from[2], from[3]});
+    }
+}
+
+HELPER before load_before(u32 shared, u32 warp, u32 lane)
+{
+    before x;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const vec4 four = lds128(place_before(shared, i, warp, lane));
+        float *to = (i < 2 ? x.earlier : x.block) + i % 2 * 4;
+        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+    }
+    return x;
+}
+
+// The hats, and the warp's part of the grams.
+HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TILES],
+                      const gate &gate, u32 shared, u32 warp, u32 lane)
+{
+    float sums[TILES][LANE_CHANNELS];
+    bool narrow = true;
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
+        unpack_bf16(words[i].g, sums[i]);
+        make_log2_decays(p, gate, sums[i]);
+        narrow = add_decays(p, sums[i], lane) && narrow;
+    }
+    if (narrow) {
+        before first = {};
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) {
+            factors x;
+            float gram[4] = {};
+            begin_factors(x, gram, words[i], shared, i, warp, lane);
+            multiply_at_once(gram, x, sums[i], i, lane);
+            end_factors(x, gram, first, shared, i, warp, lane);
+        }
+    } else {
+        // One tile after the other, in a loop, or they do not fit into the registers.
+#pragma unroll 1
+        for (u32 i = 0; i < TILES; i++) {
+            const token_words &a = words[0], &b = words[TILES - 1];
+            const token_words own = {choose(i == 0, a.q, b.q), choose(i == 0, a.k, b.k),
+                                     choose(i == 0, a.g, b.g),
+                                     i == 0 ? a.beta : b.beta};
+            factors x;
+            float gram[4] = {};
+            begin_factors(x, gram, own, shared, i, warp, lane);
+            make_decays(p, gate, own.g, lane, x.block);
+            multiply_by_levels(gram, x, lane);
+            before first = {};
+            if (i == 1) first = load_before(shared, warp, lane);
+            end_factors(x, gram, first, shared, i, warp, lane);
+            if (i == 0 && TILES == 2) store_before(shared, first, warp, lane);
+        }
+    }
+}
+
+// ---- grams, T and QT, a block of 8 by 8 by one warp
+//
+// The first tile has block 0, the second one block 1, and block 2 is where rows of the second meet
+// columns of the first. Of row g a lane holds the columns 2*t and 2*t + 1.
+
+HELPER u32 block_address(u32 shared, u32 number) { return shared + number * GRAM_PARTS; }
+
+// G and Q of a block, from the warps' parts: of a lane G, G, Q, Q.
+HELPER void add_parts(float (&x)[4], u32 block, u32 lane)
+{
+    const u32 parts = block + PARTS + lane * (u32)sizeof(quad);
+    const vec4 part = lds128(parts);
+    x[0] = part.x, x[1] = part.y, x[2] = part.z, x[3] = part.w;
+#pragma unroll
+    for (u32 warp = 1; warp < WARPS; warp++) {
+        const vec4 part = lds128(parts + warp * FRAGMENT);
+        x[0] = x[0] + part.x;
+        x[1] = x[1] + part.y;
+        x[2] = x[2] + part.z;
+        x[3] = x[3] + part.w;
+    }
+    sync_warp();  // what is solved takes their place
+}
+
+// By the scales of row g and by that of column g's k.
+HELPER void scale_block(float (&x)[4], const pair &row, float column, u32 lane)
+{
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        const float k = shuffle_from(column, (lane % 4 * 2 + j % 2) * 4);
+        x[j] = hold(scaled(scaled(x[j], k), j < 2 ? row.x : row.y));
+    }
+}
+
+// Rows g and g + 8 of an operand, and what their rounding lost.
+HELPER void store_operands(u32 block, const parts &a, const parts &b, u32 lane)
+{
+    sts_quad(block + OPERANDS + lane * (u32)sizeof(quad), {a.high, b.high, a.lost, b.lost});
+}
+
+HELPER quad load_operands(u32 shared, u32 number, u32 lane)
+{
+    return lds_quad(block_address(shared, number) + OPERANDS + lane * (u32)sizeof(quad));
+}
+
+// The block's T as an operand of columns.
+HELPER parts load_columns(u32 block, u32 lane)
+{
+    const u32 first = block + T + lane % 4 * 2 * MATRIX_ROW + lane / 4 * (u32)sizeof(float);
+    return split_bf16(lds(first), lds(first + MATRIX_ROW));
+}
+
+// The operands times the block whose columns are in `columns`, in two bf16 each.
+HELPER void multiply_block(float (&c)[4], const quad &rows, const parts &columns)
+{
+    const u32 both[4] = {rows.x, rows.y, rows.z, rows.w};
+    multiply_half_tile(c, rows.x, rows.y, columns.lost);
+    multiply_tile(c, both, columns.high, columns.high);
+}
+
+// Column lane % 8 of T from G, by forward substitution.
+HELPER void substitute(u32 block, u32 beta, u32 lane)
+{
+    const u32 column = lane % TILE;
     float x[TILE];
 #pragma unroll
     for (u32 t = 0; t < TILE; t++) {
         float rest = column == t ? 1.0f : 0.0f;
 #pragma unroll
         for (u32 s = 0; s < t; s += 4) {
-            const vec4 four = lds128(matrix + G + t * MATRIX_ROW + s * (u32)sizeof(float));
+            const vec4 four = lds128(block + G + t * MATRIX_ROW + s * (u32)sizeof(float));
             const float g[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (u32 i = 0; i < 4; i++)
                 if (s + i < t) rest = fmaf(-g[i], x[s + i], rest);
         }
-        x[t] = carry(rest, lds(shared + BETA + (tile * TILE + t) * (u32)sizeof(float)));
+        x[t] = carry(rest, lds(beta + t * (u32)sizeof(float)));
     }
-    sync_warp();
-    if (lane < TILES * TILE) {
+    if (lane < TILE) {
 #pragma unroll
         for (u32 t = 0; t < TILE; t++)
-            sts(matrix + T + t * MATRIX_ROW + column * (u32)sizeof(float), x[t]);
+            sts(block + T + t * MATRIX_ROW + column * (u32)sizeof(float), x[t]);
     }
     sync_warp();
 }
 
-// T and QT, as operands. With tiles 0 and 1:
-//   T_10 = -T_11 X    Q_10 T_00 + Q_11 T_10 = Q_10 T_00 - (Q_11 T_11) X    X = G_10 T_00
-HELPER void solve(const kda_verify_params &p, u32 shared, u32 lane)
+// The scales of a token's k and q.
+HELPER pair make_scales(const kda_verify_params &p, u32 shared, u32 token)
 {
-    block grams[GRAMS], reads[GRAMS];
-    add_grams(p, shared, lane, grams, reads);
-    sync_warp();
-    substitute(shared, lane);
-
-    parts rows[TILES], columns[TILES];  // of T, as one operand and as the other
+    const u32 squares = shared + SQUARES + token * (u32)sizeof(pair);
+    pair sum = lds_pair(squares);
 #pragma unroll
-    for (u32 i = 0; i < TILES; i++) {
-        const u32 matrix = shared + T + i * TILE * MATRIX_ROW;
-        const pair row = lds_pair(matrix + lane / 4 * MATRIX_ROW + lane % 4 * (u32)sizeof(pair));
-        const u32 column = matrix + lane % 4 * 2 * MATRIX_ROW + lane / 4 * (u32)sizeof(float);
-        rows[i] = split_bf16(row.x, row.y);
-        columns[i] = split_bf16(lds(column), lds(column + MATRIX_ROW));
+    for (u32 warp = 1; warp < WARPS; warp++) {
+        const pair part = lds_pair(squares + warp * TOKENS * (u32)sizeof(pair));
+        sum = {sum.x + part.x, sum.y + part.y};
     }
-    const parts none = {0, 0};
-    float first[4] = {};  // Q_00 T_00 and Q_10 T_00
-    multiply_blocks(first, split_block(reads[0]), TILES == 2 ? split_block(reads[GRAMS - 1]) : none,
-                    columns[0]);
-    store_solve(shared, 0, rows[0], split_bf16(hold(first[0]), hold(first[1])), lane);
-    if (TILES == 2) {
-        float second[4] = {}, x[4] = {};
-        multiply_blocks(second, split_block(reads[1 % GRAMS]), none, columns[1 % TILES]);
-        const parts read = split_bf16(hold(second[0]), hold(second[1]));
-        store_solve(shared, 1, rows[1 % TILES], read, lane);
-        multiply_blocks(x, split_block(grams[GRAMS - 1]), none, columns[0]);
-        const parts minus = split_bf16(-hold(x[0]), -hold(x[1]));
-        float across[4] = {0.0f, 0.0f, first[2], first[3]};
-        multiply_blocks(across, rows[1 % TILES], read,
-                        {transpose(minus.high, lane), transpose(minus.lost, lane)});
-        store_solve(shared, 2, split_bf16(hold(across[0]), hold(across[1])),
-                    split_bf16(hold(across[2]), hold(across[3])), lane);
+    return {rsqrt_fast(sum.x + EPSILON), rsqrt_fast(sum.y + EPSILON) * p.scale};
+}
+
+// T and QT of one tile, and the scales of its tokens.
+HELPER void solve_tile(const kda_verify_params &p, u32 present, u32 tile, u32 shared, u32 lane)
+{
+    const u32 g = lane / 4, t = lane % 4, block = block_address(shared, tile);
+    const u32 first = shared + tile * TILE * (u32)sizeof(float);  // of what is one number per token
+    const u32 own = first + g * (u32)sizeof(float);
+    const pair scales = make_scales(p, shared, tile * TILE + g);
+    float x[4];
+    add_parts(x, block, lane);
+    scale_block(x, scales, scales.x, lane);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++)
+        if (2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
+    sts64(block + G + g * MATRIX_ROW + 2 * t * (u32)sizeof(float),
+          (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
+    if (t == 0) {
+        float beta = lds(own + BETA);
+        if (p.beta_is_logit) beta = sigmoid(beta);
+        sts(own + BETA, tile * TILE + g < present ? beta : 0.0f);
+        sts(own + K_SCALE, scales.x);
+        sts(own + Q_SCALE, scales.y);
     }
+    sync_warp();
+    substitute(block, first + BETA, lane);
+
+    const pair row = lds_pair(block + T + g * MATRIX_ROW + t * (u32)sizeof(pair));
+    const parts q = split_bf16(x[2], x[3]);
+    float read[4] = {};
+    multiply_block(read, {q.high, 0, q.lost, 0}, load_columns(block, lane));
+    store_operands(block, split_bf16(row.x, row.y), split_bf16(hold(read[0]), hold(read[1])), lane);
+}
+
+// Where rows of the second tile meet columns of the first: G and Q, as operands.
+HELPER void scale_across(const kda_verify_params &p, u32 shared, u32 lane)
+{
+    const u32 block = block_address(shared, 2);
+    float x[4];
+    add_parts(x, block, lane);
+    scale_block(x, make_scales(p, shared, TILE + lane / 4),
+                make_scales(p, shared, lane / 4).x, lane);
+    store_operands(block, split_bf16(x[0], x[1]), split_bf16(x[2], x[3]), lane);
 }
 
 // ---- the state
@@ -1232,6 +1515,8 @@ HELPER void copy_state(u32 to, u64 from, u32 lane)
 // S0.khat and S0.qhat of all tokens and of the value rows that are the lane's columns.
 HELPER void multiply_state(u32 shared, float (&product)[TILES][COLUMNS][4], u32 lane)
 {
+    wait_copies();
+    sync_warp();
     const u32 odd = lane / 4 % 2, first = threadIdx.x / 32 * WARP_ROWS + lane / 8 * LANE_ROWS;
     const u32 row = shared + STATE + (first + odd) * (u32)ROW_BYTES + lane % 4 * (u32)sizeof(quad);
 #pragma unroll
@@ -1260,27 +1545,7 @@ HELPER void multiply_state(u32 shared, float (&product)[TILES][COLUMNS][4], u32 
     }
 }
 
-// A lane's rows of v and of the output: at once where that is known to be aligned.
-HELPER void load_rows(u64 address, bool wide, u32 (&x)[COLUMNS])
-{
-    if (!wide) {
-#pragma unroll 1
-        for (u32 i = 0; i < LANE_ROWS; i++) {
-#pragma unroll
-            for (u32 j = 0; j + 1 < COLUMNS; j++) x[j] = x[j] >> 16 | x[j + 1] << 16;
-            x[COLUMNS - 1] = x[COLUMNS - 1] >> 16 | load16(address + 2 * i) << 16;
-        }
-    } else if constexpr (COLUMNS == 4) {
-        const quad words = load128(address);
-        x[0] = words.x, x[1] = words.y, x[2] = words.z, x[3] = words.w;
-    } else if constexpr (COLUMNS == 2) {
-        const u64 words = load64(address);
-        x[0] = (u32)words, x[1] = (u32)(words >> 32);
-    } else {
-        x[0] = load32(address);
-    }
-}
-
+// A lane's rows of the output: at once where they are aligned.
 HELPER void store_rows(u64 address, u32 (&x)[COLUMNS])
 {
     if (address % sizeof x != 0) {
@@ -1293,8 +1558,6 @@ HELPER void store_rows(u64 address, u32 (&x)[COLUMNS])
         }
     } else if constexpr (COLUMNS == 4) {
         store_state(address, {x[0], x[1], x[2], x[3]});
-    } else if constexpr (COLUMNS == 2) {
-        store64(address, (u64)x[1] << 32 | x[0]);
     } else {
         store32(address, x[0]);
     }
@@ -1305,10 +1568,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 {
     begin_grid();
     const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
-    const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
-    const u32 eighth = 4 * warp + lane % 4;
-    const u32 query_head = find_query_head(p, head);
-    const gate gate = load_gate(p, query_head, eighth);
+    const u32 head = blockIdx.x / SPLIT, query_head = find_query_head(p, head);
+    const u32 first_row = blockIdx.x % SPLIT * ROWS, row = warp * WARP_ROWS;
+    const place place = {head, query_head, lane / 4, 4 * warp + lane % 4,
+                         first_row + row + lane % 4 * LANE_ROWS};
     const window w = find_window(p, blockIdx.y);
     if (w.present == 0) return;
     if (!w.live) {
@@ -1316,110 +1579,71 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         return;
     }
 
-    // A token that is not there has q = k = 0 and beta = 0.
-    const u32 shared = shared_base(), row = warp * WARP_ROWS;
-    token_words words[TILES] = {};
-#pragma unroll
-    for (u32 i = 0; i < TILES; i++) {
-        const u32 t = i * TILE + lane / 4;
-        if (t < w.present)
-            words[i] = load_token(p, find_token(p, w.token + t, query_head, head, eighth));
-    }
-    copy_state(shared + STATE + row * (u32)ROW_BYTES,
-               state_address(p, w.slot, head, first_row + row), lane);
+    const u32 shared = shared_base();
+    u64 state = state_address(p, w.slot, head, first_row + row);
+    compute_here(state);
+    const gate gate = load_gate(p, query_head, place.eighth);
+    const inputs x = load_inputs(p, w, place);
+    copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
     if (threadIdx.x == 0) sts_quad(shared + WINDOW, {w.token, w.present, (u32)w.slot, 0});
-    if (warp == 0 && lane % 4 == 0) {
-#pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            const u32 t = i * TILE + lane / 4;
-            float beta = widen_bf16(words[i].beta);
-            if (p.beta_is_logit) beta = sigmoid(beta);
-            sts(shared + BETA + t * sizeof(float), t < w.present ? beta : 0.0f);
-        }
-    }
     if (p.kg && blockIdx.x % SPLIT == 0) {
 #pragma unroll
         for (u32 i = 0; i < TILES; i++) {
-            const u32 t = i * TILE + lane / 4;
-            if (t < w.present) store_kg(kg_address(p, w.slot, head, t), words[i], eighth);
+            const u32 t = i * TILE + place.token;
+            if (t < w.present)
+                store_kg(kg_address(p, w.slot, head, t), x.words[i], place.eighth);
         }
     }
 
-    // One tile after the other: side by side they do not fit into the registers.
-    factors first = {};
-#pragma unroll 1
-    for (u32 i = 0; i < TILES; i++) {
-        const token_words &a = words[0], &b = words[TILES - 1];
-        const token_words own = {choose(i == 0, a.q, b.q), choose(i == 0, a.k, b.k),
-                                 choose(i == 0, a.g, b.g), 0};
-        factors x = make_factors(p, own, gate, shared, i, (int)(w.present - i * TILE), warp, lane);
-        if (i == 1) join_tiles(shared, first, x, warp, lane);
-        store_hats(shared, x, i, warp, lane);
-        first = x;
-    }
-    const u32 lane_row = first_row + row + lane % 4 * LANE_ROWS;
-    u32 v[TILES][COLUMNS] = {};
-#pragma unroll
-    for (u32 i = 0; i < TILES; i++) {
-        const u32 t = i * TILE + lane / 4;
-        if (t < w.present)
-            load_rows(p.v + ((w.token + t) * (u64)p.v_stride + (u64)head * DIM + lane_row) *
-                                sizeof(u16), p.wide, v[i]);
-    }
-    sync_cta();
-    if (warp == 0) solve(p, shared, lane);
-
-    float product[TILES][COLUMNS][4] = {};
-    wait_copies();
-    sync_warp();
-    multiply_state(shared, product, lane);
+    make_hats(p, x.words, gate, shared, warp, lane);
     sync_cta();
     const quad end = lds_quad(shared + WINDOW);  // what was in registers lies in shared memory
     const u32 token = end.x, present = end.y;
     const int slot = (int)end.z;
+    if (warp < TILES) solve_tile(p, present, warp, shared, lane);
+    if (TILES == 2 && warp == 2) scale_across(p, shared, lane);
 
-    // u of a lane's token and rows, in two bf16, as rows of tokens; then as columns.
-    parts u[TILES][COLUMNS];
+    float product[TILES][COLUMNS][4] = {};
+    multiply_state(shared, product, lane);
+    sync_cta();
+
+    // Of a lane's token and rows: u, and then w on top of o. Tokens are rows, and become columns.
+    parts w_before[COLUMNS];
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
-        const u32 address = shared + (i * TILE + lane / 4) * (u32)sizeof(float);
-        const float k_scale = lds(address + K_SCALE), q_scale = lds(address + Q_SCALE);
+        const u32 scales = shared + (i * TILE + place.token) * (u32)sizeof(float);
+        const float k_scale = lds(scales + K_SCALE), q_scale = lds(scales + Q_SCALE);
+        const quad solved = load_operands(shared, i, lane);
+        const quad across = i == 1 ? load_operands(shared, 2, lane) : quad{};
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++) {
             float(&y)[4] = product[i][j];
-            const parts two =
-                split_bf16(fmaf(-k_scale, y[0], as_float(v[i][j] << 16)),
-                           fmaf(-k_scale, y[1], as_float(v[i][j] & 0xffff0000u)));
-            u[i][j] = {transpose(two.high, lane), transpose(two.lost, lane)};
-            y[0] = 0.0f;
-            y[1] = 0.0f;
-            y[2] = y[2] * q_scale;
-            y[3] = y[3] * q_scale;
+            float z[4] = {0.0f, 0.0f, y[2] * q_scale, y[3] * q_scale};
+            if (i == 1) multiply_block(z, across, w_before[j]);
+            const parts u =
+                split_bf16(fmaf(-k_scale, y[0], widen_bf16(x.v[i][j])) - z[0],
+                           fmaf(-k_scale, y[1], widen_upper(x.v[i][j])) - z[1]);
+            y[0] = 0.0f, y[1] = 0.0f, y[2] = z[2], y[3] = z[3];
+            multiply_block(y, solved, {transpose(u.high, lane), transpose(u.lost, lane)});
+            if (i + 1 < TILES) {
+                const parts w = split_bf16(y[0], y[1]);
+                w_before[j] = {transpose(w.high, lane), transpose(w.lost, lane)};
+            }
         }
-    }
-#pragma unroll
-    for (u32 i = 0; i < TILES; i++) {
-        // w on top of o, from the tokens of this tile and of those before it.
-#pragma unroll
-        for (u32 s = 0; s <= i; s++) {
-            const quad x = lds_quad(shared + SOLVE + (i == s ? i : 2) * FRAGMENT +
-                                    lane * (u32)sizeof(quad));
+        const u32 t = i * TILE + place.token;
+        if (t < present) {
+            u32 out[COLUMNS];
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; j++)
-                multiply_blocks(product[i][j], {x.x, x.z}, {x.y, x.w}, u[s][j]);
-        }
-        const u32 t = i * TILE + lane / 4;
-        if (t >= present) continue;
-        u32 out[COLUMNS];
+                out[j] = pack_bf16(product[i][j][2], product[i][j][3]);
+            store_rows(out_address(p, token + t, head, place.row), out);
+            const u64 correction = correction_address(p, slot, head, t);
+            if (correction) {
 #pragma unroll
-        for (u32 j = 0; j < COLUMNS; j++) out[j] = pack_bf16(product[i][j][2], product[i][j][3]);
-        store_rows(out_address(p, token + t, head, lane_row), out);
-        const u64 correction = correction_address(p, slot, head, t);
-        if (correction) {
-#pragma unroll
-            for (u32 j = 0; j < COLUMNS; j++)
-                store64(correction + (lane_row + 2 * j) * sizeof(float),
-                        (u64)as_bits(product[i][j][1]) << 32 | as_bits(product[i][j][0]));
+                for (u32 j = 0; j < COLUMNS; j++)
+                    store64(correction + (place.row + 2 * j) * sizeof(float),
+                            (u64)as_bits(product[i][j][1]) << 32 | as_bits(product[i][j][0]));
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 #define KDA_PARAMS_RECURRENT 1, sizeof(struct kda_recurrent_params)
 #define KDA_PARAMS_PACKED KDA_PARAMS_RECURRENT
 #define KDA_PARAMS_FUSED 1, sizeof(struct kda_fused_params)
-#define KDA_PARAMS_VERIFY 2, sizeof(struct kda_verify_params)
+#define KDA_PARAMS_VERIFY 3, sizeof(struct kda_verify_params)
 #define KDA_PARAMS_COMMIT 1, sizeof(struct kda_commit_params)
 
 // clang-format off
@@ -72,15 +72,17 @@ struct kda_verify_params {
     int tokens;                                 // T_max: a longer row is cut there
     int num_slots, null_min;                    // slots of the pool; the first live slot
     int wide;                                   // 1: all channels of q, k, v and g lie at multiples of 16 bytes
+    long long tok;                              // packed tokens of the call
+    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest, only read
     long long slot_stride;                      // between two slots of the pool
+    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride;
     unsigned long long beta;                    // [tok, HV] bf16
     long long beta_stride;
-    struct kda_divisor query;                   // head hv reads query head hv / (HV/H)
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
     int rows;                                   // N
@@ -88,8 +90,6 @@ struct kda_verify_params {
     long long out_stride;
     unsigned long long correction, kg;          // [num_slots, HV, T_cache, 128] f32 and [.., 256] bf16, or both 0
     long long correction_strides[3], kg_strides[3];  // slot, value head, token
-    long long tok;                              // packed tokens of the call
-    unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0; an omitted dt_bias is zero
     int heads, value_heads;                     // H, HV; HV is a multiple of H
 };
 // @params end
