@@ -767,13 +767,6 @@ HELPER u32 find_query_head(const kda_verify_params &p, u32 head)
 
 // ---- the vectors of one token
 
-struct token {
-    float q[LANE_CHANNELS];  // normalized and scaled
-    float k[LANE_CHANNELS];  // normalized
-    float d[LANE_CHANNELS];  // decay
-    float beta, kq;
-};
-
 struct token_words {
     quad q, k, g;
     u32 beta;  // for widen_bf16
@@ -866,30 +859,6 @@ HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad
             d[c + GATE_CHANNELS] = upper ? mine : other;
         }
     }
-}
-
-HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
-                        u32 lane)
-{
-    token t;
-    unpack_bf16(words.q, t.q);
-    unpack_bf16(words.k, t.k);
-    make_decays(p, gate, words.g, lane, t.d);
-    const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
-    // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = fmaxf(fminf(sum_half(kq, lane), FLOAT_MAX), -FLOAT_MAX);
-    const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
-    const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
-#pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) {
-        t.q[c] = t.q[c] * q_scale * p.scale;
-        t.k[c] = t.k[c] * k_scale;
-    }
-    t.kq = t.kq * (q_scale * p.scale) * k_scale;
-    t.beta = widen_bf16(words.beta);
-    if (p.beta_is_logit) t.beta = sigmoid(t.beta);
-    return t;
 }
 
 
