@@ -377,11 +377,14 @@ static void run_hazard(struct window *window, const char *what)
     window_close(window);
 }
 
+// Windows of 1, 2, 6 and 16 tokens.
+static int32_t next_hazard(int32_t tokens) { return tokens < 2 ? 1 : tokens < 6 ? 4 : 10; }
+
 static void v7_strong_decay(void **state)
 {
     (void)state;
     static const double decays[] = {-20, -50, -1e4, 0};
-    for (int32_t tokens = 2; tokens <= 16; tokens += tokens < 6 ? 4 : 10)
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens))
         for (size_t i = 0; i < sizeof decays / sizeof *decays; i++) {
             struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
             window.any_floor = true;
@@ -427,7 +430,7 @@ static void v7_gates_in_the_kernel(void **state)
 static void v7_repeated_keys(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += tokens < 6 ? 4 : 10) {
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
         window.any_floor = true;
         window_open(&window);
@@ -445,32 +448,57 @@ static void v7_repeated_keys(void **state)
 static void v7_zero_vectors(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 7) {
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
         window.any_floor = true;
         window_open(&window);
         window_fill_all(&window, 750, TRIAL_NORMAL);
         memset(window_at(&window, WINDOW_K, 0, 0), 0, ORACLE_D * 2);
-        memset(window_at(&window, WINDOW_Q, 1, 0), 0, ORACLE_D * 2);
+        memset(window_at(&window, WINDOW_Q, tokens - 1, 0), 0, ORACLE_D * 2);
         run_hazard(&window, "zero vectors");
     }
+}
+
+// Of q and k, in turn: norms that vanish beside their epsilon, large ones, and squares that
+// overflow, where results are finite and no more is asked. In a window of several tokens products
+// are held within 2^50.
+static void v7_norms(void **state)
+{
+    (void)state;
+    static const double sizes[] = {0x1p-60, 0x1p40, 0x1p60, 0x1p125};
+    for (int32_t tokens = 1; tokens <= 16; tokens += 15)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (int j = 0; j < 2 * GATES; j++) {
+                const enum window_tensor tensor = j % 2 ? WINDOW_Q : WINDOW_K;
+                struct window window = window_of(gates[j / 2], tokens, 1, 1, 1);
+                window.any_floor = true;
+                window.finite_only = sizes[i] > (tokens == 1 ? 0x1p60 : 0x1p40);
+                window_open(&window);
+                window_fill_all(&window, 770, TRIAL_NORMAL);
+                uint16_t *channels = window_at(&window, tensor, tokens - 1, 0);
+                for (int c = 0; c < ORACLE_D; c++)
+                    channels[c] = oracle_bf16(oracle_value(channels[c]) * sizes[i]);
+                run_hazard(&window, "norms");
+            }
 }
 
 // Finite where the plain recurrence is: a growing gate over a zero state, the corrections zero.
 static void v7_growing_gate(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 7) {
-        struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
-        window.finite_only = true;
-        window_open(&window);
-        window_fill_all(&window, 760, TRIAL_NORMAL);
-        memset(window.buffers[WINDOW_STATE].host, 0, ORACLE_HEAD * 2);
-        set_gate(&window, 50);
-        for (int64_t token = 0; token + 1 < window.call.tok; token++)
-            memset(window_at(&window, WINDOW_V, token, 0), 0, ORACLE_D * 2);
-        run_hazard(&window, "growing gate");
-    }
+    static const double gates_that_grow[] = {50, 88};
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens))
+        for (size_t i = 0; i < sizeof gates_that_grow / sizeof *gates_that_grow; i++) {
+            struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
+            window.finite_only = true;
+            window_open(&window);
+            window_fill_all(&window, 760, TRIAL_NORMAL);
+            memset(window.buffers[WINDOW_STATE].host, 0, ORACLE_HEAD * 2);
+            set_gate(&window, gates_that_grow[i]);
+            for (int64_t token = 0; token + 1 < window.call.tok; token++)
+                memset(window_at(&window, WINDOW_V, token, 0), 0, ORACLE_D * 2);
+            run_hazard(&window, "growing gate");
+        }
 }
 
 static void v8_slices_and_strides(void **state)
@@ -715,6 +743,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(v7_gates_in_the_kernel),
         cmocka_unit_test(v7_repeated_keys),
         cmocka_unit_test(v7_zero_vectors),
+        cmocka_unit_test(v7_norms),
         cmocka_unit_test(v7_growing_gate),
         cmocka_unit_test(v8_slices_and_strides),
         cmocka_unit_test(v8_default_slots),
