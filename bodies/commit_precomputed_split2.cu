@@ -562,6 +562,13 @@ HELPER float log2_decay(const kda_commit_params &p, float rate, float x)
     return x * LOG2E;
 }
 
+// Where the gate may grow, what comes of its decays is held within a limit: a zero never meets an
+// infinity.
+HELPER float hold(float x, float limit)
+{
+    return saturate(x, limit);
+}
+
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -584,14 +591,11 @@ constexpr u32 KEYS = 0, W = KEYS + PAIRS * KEY_BYTES, P = W + ROW_TILES * 2 * QU
 constexpr u32 SQUARES = P + DIM * sizeof(float);
 static_assert(SMEM == SQUARES + TOKENS * WARPS * sizeof(float), "the row's smem");
 
-// Where the gate may grow, a product of decays is held within 2^120: a zero never meets an
-// infinity.
-HELPER float hold(float x)
-{
-    return saturate(x, 1.329227995784916e36f);
-}
+// Of products of decays, for `hold`: 2^120.
+constexpr float LIMIT = 1.329227995784916e36f;
 
-// Two numbers, as the pair of their upper halves and the pair of what these leave out.
+// Two numbers, as the pair of their upper halves and the pair of what these leave out. Cut off and
+// not rounded: a correction near the largest number would round to an infinity.
 HELPER u64 cut(float a, float b)
 {
     const u32 x = as_bits(a), y = as_bits(b);
@@ -625,14 +629,14 @@ HELPER void make_keys(const kda_commit_params &p, const u32 (&k)[TOKENS], const 
 #pragma unroll
     for (u32 i = 1; i <= N; i++) {
         const u32 t = N - i;
-        keys[t] = hold(widen_bf16(k[t]) * hold(exp2_fast(sum)));
+        keys[t] = hold(widen_bf16(k[t]) * hold(exp2_fast(sum), LIMIT), LIMIT);
         if (t < accepted) sum += log2_decay(p, rate, widen_bf16(g[t]) + bias);
     }
 #pragma unroll
     for (u32 t = 0; t < N; t += 2)
         sts64(shared + KEYS + t / 2 * KEY_BYTES + channel * 8,
               (u64)as_bits(keys[t + 1]) << 32 | as_bits(keys[t]));
-    sts(shared + P + channel * sizeof(float), hold(exp2_fast(sum)));
+    sts(shared + P + channel * sizeof(float), hold(exp2_fast(sum), LIMIT));
 }
 
 HELPER float key_scale(u32 shared, u32 token)

@@ -9,6 +9,11 @@
 // bound by the latency of slot and state, one after the other; at large N by the bandwidth of one
 // read of the state.
 //
+// A null row's inputs must not be read, so the token comes with the state and nothing is made in
+// its shadow. What needs neither token nor slot is done before they are there, and q and k are
+// normalized in their products: the norms are summed beside the products with the state, not before
+// them.
+//
 // Row 2*i + (upper half-warp) is row i of a half-warp: a load of the warp is 512 bytes in a row.
 
 // ---------------------------------------------------------------------------------------- prelude
@@ -528,13 +533,6 @@ HELPER u32 find_query_head(const kda_verify_params &p, u32 head)
 
 // ---- the vectors of one token
 
-struct token {
-    float q[LANE_CHANNELS];  // normalized and scaled
-    float k[LANE_CHANNELS];  // normalized
-    float d[LANE_CHANNELS];  // decay
-    float beta, kq;
-};
-
 struct token_words {
     quad q, k, g;
     u32 beta;  // for widen_bf16
@@ -562,6 +560,15 @@ template <bool WIDE> HELPER token_words load_words(const token_address &x)
     return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
 }
 
+// From token 0 of the call to that one.
+HELPER void move_token(const kda_verify_params &p, token_address &x, u32 index)
+{
+    x.q += 2 * index * (u64)p.q_stride;
+    x.k += 2 * index * (u64)p.k_stride;
+    x.g += 2 * index * (u64)p.g_stride;
+    x.beta += 2 * index * (u64)p.beta_stride;
+}
+
 template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
 {
@@ -584,6 +591,13 @@ HELPER float log2_decay(const kda_verify_params &p, float rate, float x)
 {
     (void)p, (void)rate;
     return x * LOG2E;
+}
+
+// Where the gate may grow, what comes of its decays is held within a limit: a zero never meets an
+// infinity.
+HELPER float hold(float x, float limit)
+{
+    return saturate(x, limit);
 }
 
 // From raw gates to the logarithms of the decays.
@@ -612,28 +626,6 @@ HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad
         d[c] = upper ? other : mine;
         d[c + REST] = upper ? mine : other;
     }
-}
-
-HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
-                        u32 lane)
-{
-    token t;
-    unpack_bf16(words.q, t.q);
-    unpack_bf16(words.k, t.k);
-    make_decays(p, gate, words.g, lane, t.d);
-    const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
-    const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
-    const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
-#pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) {
-        t.q[c] = t.q[c] * q_scale * p.scale;
-        t.k[c] = t.k[c] * k_scale;
-    }
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = sum_half(kq, lane);
-    t.beta = widen_bf16(words.beta);
-    if (p.beta_is_logit) t.beta = sigmoid(t.beta);
-    return t;
 }
 
 
@@ -702,6 +694,10 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
     store_channels(channels + DIM * sizeof(u16), words.g);
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -711,6 +707,10 @@ constexpr int HALF_ROWS = WARP_ROWS / 2;   // rows of a half-warp
 constexpr u32 ROW_LANES = 16 / HALF_ROWS;  // lanes that end with the sums of one row
 static_assert(TOKENS == 1 && 2 * HALF_ROWS * WARPS == ROWS && 16 % HALF_ROWS == 0, "whole rows");
 
+// Of d*k and d*q, for `hold`: 2^64. Where no norm overflows only a growing gate goes beyond it, and
+// times a state a sum over channels is finite.
+constexpr float LIMIT = 1.8446744073709552e19f;
+
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_verify_t1_precomputed_direct_split4(const __grid_constant__ struct kda_verify_params p)
 {
@@ -718,38 +718,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u32 lane = threadIdx.x % 32, half = lane / 16, warp = threadIdx.x / 32;
     const u32 head = blockIdx.x / SPLIT, tile_row = blockIdx.x % SPLIT * ROWS;
     const u32 first_row = tile_row + warp * WARP_ROWS;
-    const window w = find_window(p, blockIdx.y);
-    if (w.present == 0) return;
-
     // The row whose sums this lane gets.
     const u32 own = first_row + lane % 16 / ROW_LANES * 2 + half;
     const u32 query_head = find_query_head(p, head);
-    // All addresses are there before the slot is. A null row goes on without its inputs and without
-    // a state, and stores nothing but zeros.
-    token_address address = find_token(p, w.token, query_head, head, lane);
+    const window w = find_window(p, blockIdx.y);
+    // In the shadow of token and slot: what the addresses have from neither, and the gate.
+    token_address address = find_token(p, 0, query_head, head, lane);
     u64 state = state_address(p, 0, head, first_row + half) + lane % 16 * sizeof(quad);
-    u64 value = p.v + (w.token * (u64)p.v_stride + (u64)head * DIM + own) * sizeof(u16);
+    u64 value = p.v + ((u64)head * DIM + own) * sizeof(u16);
+    u64 out = out_address(p, 0, head, own);
     compute_here(address.q), compute_here(address.k), compute_here(address.g);
-    compute_here(address.beta), compute_here(state), compute_here(value);
+    compute_here(address.beta), compute_here(state), compute_here(value), compute_here(out);
+    const gate gate = load_gate(p, query_head, lane);
+    // A null row goes on without its inputs and without a state, and stores nothing but zeros.
     token_words words = {};
     u32 v = 0;
     quad rows[HALF_ROWS] = {};
-    if (w.live) {
+    if (w.present != 0 && w.live) {
         state += (u32)w.slot * (u64)p.slot_stride * sizeof(u16);
-        words = load_token(p, address);
+        value += 2 * w.token * (u64)p.v_stride;
+        move_token(p, address, w.token);
 #pragma unroll
         for (int i = 0; i < HALF_ROWS; i++) rows[i] = load_state(state + i * 2 * ROW_BYTES);
         v = load16(value);
+        words = load_token(p, address);
     }
     keep_order();
+    if (w.present == 0) return;
 
-    const token token = make_token(p, words, load_gate(p, query_head, lane), lane);
-    float k[LANE_CHANNELS], q[LANE_CHANNELS], predicted[HALF_ROWS], read[HALF_ROWS];
+    float q[LANE_CHANNELS], k[LANE_CHANNELS], d[LANE_CHANNELS];
+    unpack_bf16(words.q, q);
+    unpack_bf16(words.k, k);
+    const float qq[1] = {dot(q, q)}, kk[1] = {dot(k, k)}, kq[1] = {dot(k, q)};
+    const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
+    const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON) * p.scale;
+    make_decays(p, gate, words.g, lane, d);
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
-        k[c] = token.k[c] * token.d[c];
-        q[c] = token.q[c] * token.d[c];
+        k[c] = hold(k[c] * d[c], LIMIT);
+        q[c] = hold(q[c] * d[c], LIMIT);
     }
+    float predicted[HALF_ROWS], read[HALF_ROWS];
 #pragma unroll
     for (int i = 0; i < HALF_ROWS; i++) {
         float x[LANE_CHANNELS];
@@ -757,9 +766,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         predicted[i] = dot(x, k);
         read[i] = dot(x, q);
     }
-    const float correction = token.beta * (widen_bf16(v) - sum_half(predicted, lane));
-    const float o = fmaf(correction, token.kq, sum_half(read, lane));
-    if (lane % ROW_LANES == 0) store_bf16(out_address(p, w.token, head, own), w.live ? o : 0.0f);
+    float beta = widen_bf16(words.beta);
+    if (p.beta_is_logit) beta = sigmoid(beta);
+    const float kn_qn = scaled(scaled(sum_half(kq, lane), k_scale), q_scale);
+    const float correction =
+        beta * (widen_bf16(v) - scaled(sum_half(predicted, lane), k_scale));
+    const float o = fmaf(correction, kn_qn, scaled(sum_half(read, lane), q_scale));
+    out += 2 * w.token * (u64)p.out_stride;
+    if (lane % ROW_LANES == 0) store_bf16(out, w.live ? o : 0.0f);
     if (p.correction == 0 || !w.live) return;
     if (lane % ROW_LANES == 0)
         store32(correction_address(p, w.slot, head, 0) + own * sizeof(float), as_bits(correction));

@@ -803,13 +803,6 @@ HELPER u32 find_query_head(const kda_verify_params &p, u32 head)
 
 // ---- the vectors of one token
 
-struct token {
-    float q[LANE_CHANNELS];  // normalized and scaled
-    float k[LANE_CHANNELS];  // normalized
-    float d[LANE_CHANNELS];  // decay
-    float beta, kq;
-};
-
 struct token_words {
     quad q, k, g;
     u32 beta;  // for widen_bf16
@@ -847,6 +840,7 @@ HELPER token_words load_token(const kda_verify_params &p, const token_address &x
 // Where both halves of a warp have the same token, each makes the decay of four of a lane's
 // channels for both.
 constexpr int GATE_PARTS =
+    SMEM == 0 ? 2 :
     1;
 constexpr int GATE_CHANNELS = LANE_CHANNELS / GATE_PARTS;
 
@@ -887,6 +881,14 @@ HELPER float log2_decay(const kda_verify_params &p, float rate, float x)
     return p.lower_bound * LOG2E * sigmoid_log2(rate * x);
 }
 
+// Where the gate may grow, what comes of its decays is held within a limit: a zero never meets an
+// infinity.
+HELPER float hold(float x, float limit)
+{
+    (void)limit;
+    return x;
+}
+
 // From raw gates to the logarithms of the decays.
 HELPER void make_log2_decays(const kda_verify_params &p, const gate &gate, float (&g)[GATE_CHANNELS])
 {
@@ -913,30 +915,6 @@ HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad
         d[c] = upper ? other : mine;
         d[c + REST] = upper ? mine : other;
     }
-}
-
-HELPER token make_token(const kda_verify_params &p, const token_words &words, const gate &gate,
-                        u32 lane)
-{
-    token t;
-    unpack_bf16(words.q, t.q);
-    unpack_bf16(words.k, t.k);
-    make_decays(p, gate, words.g, lane, t.d);
-    const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
-    // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = fmaxf(fminf(sum_half(kq, lane), FLOAT_MAX), -FLOAT_MAX);
-    const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
-    const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
-#pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) {
-        t.q[c] = t.q[c] * q_scale * p.scale;
-        t.k[c] = t.k[c] * k_scale;
-    }
-    t.kq = t.kq * (q_scale * p.scale) * k_scale;
-    t.beta = widen_bf16(words.beta);
-    if (p.beta_is_logit) t.beta = sigmoid(t.beta);
-    return t;
 }
 
 
@@ -1005,6 +983,10 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
     store_channels(channels + DIM * sizeof(u16), words.g);
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 // The CTA's rows of a null row's tokens. Its inputs are not read.
 HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u32 first_row)
 {
@@ -1048,22 +1030,14 @@ HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
     return HATS + tile * TILE_HATS + step * HAT_BYTES + lane * (u32)sizeof(quad);
 }
 
-// Where the gate may grow, what comes of products of decays is held within 2^50: a sum over channels
-// or tokens of products of two of them, or of one with the state, is finite, and so is what becomes
-// of it when it meets a zero.
-HELPER float hold(float x)
-{
-    return x;
-}
-
-HELPER float carry(float x, float d) { return hold(x * d); }
+// Of products of decays, for `hold`: 2^50. A sum over channels or tokens of products of two of them,
+// or of one with the state, is finite, and so is what becomes of it when it meets a zero.
+constexpr float LIMIT = 1.125899906842624e15f;
 
 HELPER quad choose(bool first, const quad &a, const quad &b)
 {
     return {first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w};
 }
-
-HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
 
 // ---- tokens
 
@@ -1147,10 +1121,10 @@ template <u32 LEVEL> HELPER void join_blocks(factors &x, u32 lane)
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
         const float other = shuffle_xor(x.block[c], 4 * LEVEL);
-        x.k[c] = hold(multiply_if(later, x.k[c], other));
-        x.q[c] = hold(multiply_if(later, x.q[c], other));
-        x.earlier[c] = hold(multiply_if(!later, x.earlier[c], other));
-        x.block[c] = carry(x.block[c], other);
+        x.k[c] = hold(multiply_if(later, x.k[c], other), LIMIT);
+        x.q[c] = hold(multiply_if(later, x.q[c], other), LIMIT);
+        x.earlier[c] = hold(multiply_if(!later, x.earlier[c], other), LIMIT);
+        x.block[c] = hold(x.block[c] * other, LIMIT);
     }
 }
 
@@ -1225,8 +1199,8 @@ HELPER void multiply_by_levels(float (&gram)[4], factors &x, u32 lane)
 {
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
-        x.k[c] = carry(x.earlier[c], x.block[c]);
-        x.q[c] = carry(x.q[c], x.block[c]);
+        x.k[c] = hold(x.earlier[c] * x.block[c], LIMIT);
+        x.q[c] = hold(x.q[c] * x.block[c], LIMIT);
     }
     multiply_level<1>(gram, x, lane);
     join_blocks<1>(x, lane);
@@ -1291,8 +1265,8 @@ HELPER void join_tiles(u32 shared, const before &first, factors &x, u32 warp, u3
     multiply_tokens<false>(gram, x, first.earlier);
 #pragma unroll
     for (u32 c = 0; c < LANE_CHANNELS; c++) {
-        x.k[c] = carry(x.k[c], first.block[c]);
-        x.q[c] = carry(x.q[c], first.block[c]);
+        x.k[c] = x.k[c] * first.block[c];
+        x.q[c] = x.q[c] * first.block[c];
     }
     store_part(shared, gram, 2, warp, lane);
 }
@@ -1340,7 +1314,7 @@ HELPER before load_before(u32 shared, u32 warp, u32 lane)
 
 // The hats, and the warp's part of the grams.
 HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TILES],
-                      const gate &gate, u32 shared, u32 warp, u32 lane)
+                      const gate &gate, u32 present, u32 shared, u32 warp, u32 lane)
 {
     float sums[TILES][LANE_CHANNELS];
     bool narrow = true;
@@ -1348,6 +1322,7 @@ HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TIL
     for (u32 i = 0; i < TILES; i++) {
         unpack_bf16(words[i].g, sums[i]);
         make_log2_decays(p, gate, sums[i]);
+        (void)present;
         narrow = add_decays(p, sums[i], lane) && narrow;
     }
     if (narrow) {
@@ -1411,7 +1386,7 @@ HELPER void scale_block(float (&x)[4], const pair &row, float column, u32 lane)
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
         const float k = shuffle_from(column, (lane % 4 * 2 + j % 2) * 4);
-        x[j] = hold(scaled(scaled(x[j], k), j < 2 ? row.x : row.y));
+        x[j] = hold(scaled(scaled(x[j], k), j < 2 ? row.x : row.y), LIMIT);
     }
 }
 
@@ -1457,7 +1432,7 @@ HELPER void substitute(u32 block, u32 beta, u32 lane)
             for (u32 i = 0; i < 4; i++)
                 if (s + i < t) rest = fmaf(-g[i], x[s + i], rest);
         }
-        x[t] = carry(rest, lds(beta + t * (u32)sizeof(float)));
+        x[t] = hold(rest * lds(beta + t * (u32)sizeof(float)), LIMIT);
     }
     if (lane < TILE) {
 #pragma unroll
@@ -1509,7 +1484,7 @@ HELPER void solve_tile(const kda_verify_params &p, u32 present, u32 tile, u32 sh
     const parts q = split_bf16(x[2], x[3]);
     float read[4] = {};
     multiply_block(read, {q.high, 0, q.lost, 0}, load_columns(block, lane));
-    store_operands(block, split_bf16(row.x, row.y), split_bf16(hold(read[0]), hold(read[1])), lane);
+    store_operands(block, split_bf16(row.x, row.y), split_bf16(hold(read[0], LIMIT), hold(read[1], LIMIT)), lane);
 }
 
 // Where rows of the second tile meet columns of the first: G and Q, as operands.
@@ -1619,7 +1594,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         }
     }
 
-    make_hats(p, x.words, gate, shared, warp, lane);
+    make_hats(p, x.words, gate, w.present, shared, warp, lane);
     sync_cta();
     const quad end = lds_quad(shared + WINDOW);  // what was in registers lies in shared memory
     const u32 token = end.x, present = end.y;

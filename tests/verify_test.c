@@ -256,6 +256,23 @@ static void v3_same_bits_everywhere(void **state)
         }
 }
 
+static void set_gate(struct window *window, double gl)
+{
+    for (int64_t token = 0; token < window->call.tok; token++)
+        for (int64_t c = 0; c < window->value_heads * ORACLE_D; c++)
+            window_at(window, WINDOW_G, token, 0)[c] = oracle_bf16(gl);
+}
+
+// Gates that decay little where a token is and much where the raw gate is zero, as it would be of one
+// that is not there.
+static void set_bias(struct window *window)
+{
+    if (window->gate == KDA_GATE_PRECOMPUTED) return;
+    window->a_log[0] = 0.0f;
+    for (int c = 0; c < ORACLE_D; c++) window->dt_bias[c] = 12.0f;
+    set_gate(window, -12.0);
+}
+
 // Within one implementation a row does not see how long the window could have been.
 static void v3_window_length(void **state)
 {
@@ -273,6 +290,8 @@ static void v3_window_length(void **state)
             window_lengths(&wide, &pairs[i].length);
             window_fill(&narrow, 0, 350, TRIAL_NORMAL);
             window_fill(&wide, 0, 350, TRIAL_NORMAL);
+            set_bias(&narrow);
+            set_bias(&wide);
             window_verify(&narrow, NULL, NULL);
             window_verify(&wide, NULL, NULL);
             if (!window_same_row(&narrow, 0, &wide, 0))
@@ -360,13 +379,6 @@ static void v6_verify_then_commit(void **state)
         }
 }
 
-static void set_gate(struct window *window, double gl)
-{
-    for (int64_t token = 0; token < window->call.tok; token++)
-        for (int64_t c = 0; c < window->value_heads * ORACLE_D; c++)
-            window_at(window, WINDOW_G, token, 0)[c] = oracle_bf16(gl);
-}
-
 static void run_hazard(struct window *window, const char *what)
 {
     window_verify(window, NULL, NULL);
@@ -377,11 +389,15 @@ static void run_hazard(struct window *window, const char *what)
     window_close(window);
 }
 
+// Windows of 1, 2, 6 and 16 tokens.
+static int32_t next_hazard(int32_t tokens) { return tokens < 2 ? 1 : tokens < 6 ? 4 : 10; }
+
 static void v7_strong_decay(void **state)
 {
     (void)state;
-    static const double decays[] = {-20, -50, -1e4, 0};
-    for (int32_t tokens = 2; tokens <= 16; tokens += tokens < 6 ? 4 : 10)
+    // On both sides of what the closed form takes at once, 60 bits in 8 tokens, and a growing one.
+    static const double decays[] = {-20, -50, -1e4, 0, -5.15625, -5.21875, 0.25};
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens))
         for (size_t i = 0; i < sizeof decays / sizeof *decays; i++) {
             struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
             window.any_floor = true;
@@ -403,13 +419,16 @@ static void v7_gates_in_the_kernel(void **state)
 {
     (void)state;
     for (int32_t tokens = 1; tokens <= 16; tokens += tokens < 6 ? 5 : 10) {
-        struct window bound = window_of(KDA_GATE_LOWER_BOUND, tokens, 2, 1, 1);
-        bound.lower_bound = -5.0f;
-        bound.any_floor = true;
-        window_open(&bound);
-        window_fill_all(&bound, 720, TRIAL_NORMAL);
-        set_gate(&bound, 30);  // the bound is reached in every channel
-        run_hazard(&bound, "bound reached");
+        static const float bounds[] = {-5.0f, -5.25f, -50.0f};
+        for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+            struct window bound = window_of(KDA_GATE_LOWER_BOUND, tokens, 2, 1, 1);
+            bound.lower_bound = bounds[i];
+            bound.any_floor = true;
+            window_open(&bound);
+            window_fill_all(&bound, 720, TRIAL_NORMAL);
+            set_gate(&bound, 30);  // the bound is reached in every channel
+            run_hazard(&bound, "bound reached");
+        }
 
         struct window soft = window_of(KDA_GATE_SOFTPLUS, tokens, 2, 1, 1);
         soft.any_floor = true;
@@ -427,7 +446,7 @@ static void v7_gates_in_the_kernel(void **state)
 static void v7_repeated_keys(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += tokens < 6 ? 4 : 10) {
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
         window.any_floor = true;
         window_open(&window);
@@ -445,32 +464,56 @@ static void v7_repeated_keys(void **state)
 static void v7_zero_vectors(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 7) {
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
         window.any_floor = true;
         window_open(&window);
         window_fill_all(&window, 750, TRIAL_NORMAL);
         memset(window_at(&window, WINDOW_K, 0, 0), 0, ORACLE_D * 2);
-        memset(window_at(&window, WINDOW_Q, 1, 0), 0, ORACLE_D * 2);
+        memset(window_at(&window, WINDOW_Q, tokens - 1, 0), 0, ORACLE_D * 2);
         run_hazard(&window, "zero vectors");
     }
+}
+
+// Of q and k, in turn: norms that vanish beside their epsilon, large ones, and squares that
+// overflow, where results are finite and no more is asked.
+static void v7_norms(void **state)
+{
+    (void)state;
+    static const double sizes[] = {0x1p-60, 0x1p40, 0x1p60, 0x1p125};
+    for (int32_t tokens = 1; tokens <= 16; tokens += 15)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (int j = 0; j < 2 * GATES; j++) {
+                const enum window_tensor tensor = j % 2 ? WINDOW_Q : WINDOW_K;
+                struct window window = window_of(gates[j / 2], tokens, 1, 1, 1);
+                window.any_floor = true;
+                window.finite_only = sizes[i] > 0x1p60;
+                window_open(&window);
+                window_fill_all(&window, 770, TRIAL_NORMAL);
+                uint16_t *channels = window_at(&window, tensor, tokens - 1, 0);
+                for (int c = 0; c < ORACLE_D; c++)
+                    channels[c] = oracle_bf16(oracle_value(channels[c]) * sizes[i]);
+                run_hazard(&window, "norms");
+            }
 }
 
 // Finite where the plain recurrence is: a growing gate over a zero state, the corrections zero.
 static void v7_growing_gate(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 7) {
-        struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
-        window.finite_only = true;
-        window_open(&window);
-        window_fill_all(&window, 760, TRIAL_NORMAL);
-        memset(window.buffers[WINDOW_STATE].host, 0, ORACLE_HEAD * 2);
-        set_gate(&window, 50);
-        for (int64_t token = 0; token + 1 < window.call.tok; token++)
-            memset(window_at(&window, WINDOW_V, token, 0), 0, ORACLE_D * 2);
-        run_hazard(&window, "growing gate");
-    }
+    static const double gates_that_grow[] = {50, 88};
+    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens))
+        for (size_t i = 0; i < sizeof gates_that_grow / sizeof *gates_that_grow; i++) {
+            struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
+            window.finite_only = true;
+            window_open(&window);
+            window_fill_all(&window, 760, TRIAL_NORMAL);
+            memset(window.buffers[WINDOW_STATE].host, 0, ORACLE_HEAD * 2);
+            set_gate(&window, gates_that_grow[i]);
+            for (int64_t token = 0; token + 1 < window.call.tok; token++)
+                memset(window_at(&window, WINDOW_V, token, 0), 0, ORACLE_D * 2);
+            run_hazard(&window, "growing gate");
+        }
 }
 
 static void v8_slices_and_strides(void **state)
@@ -715,6 +758,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(v7_gates_in_the_kernel),
         cmocka_unit_test(v7_repeated_keys),
         cmocka_unit_test(v7_zero_vectors),
+        cmocka_unit_test(v7_norms),
         cmocka_unit_test(v7_growing_gate),
         cmocka_unit_test(v8_slices_and_strides),
         cmocka_unit_test(v8_default_slots),
