@@ -317,6 +317,15 @@ static void dependent_launches(void **state)
         }
 }
 
+static void dependent_late_slots(void **state)
+{
+    (void)state;
+    struct suite_family packed = family();
+    struct suite_image images[SUITE_IMAGES];
+    int count = suite_images(&packed, NULL, images);
+    for (int i = 0; i < count; i++) dependent_expect_late_slots(&packed, &images[i], 12, 12);
+}
+
 static void dependent_null_rows(void **state)
 {
     (void)state;
@@ -355,6 +364,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(p4_replay_one_live_row),
         cmocka_unit_test(p4_pool_beyond_2_31),
         cmocka_unit_test(dependent_launches),
+        cmocka_unit_test(dependent_late_slots),
         cmocka_unit_test(dependent_null_rows),
     };
     return suite_close(cmocka_run_group_tests_name("packed", tests, NULL, NULL));

@@ -779,6 +779,19 @@ static void dependent_launches(void **state)
     }
 }
 
+static void dependent_late_slots(void **state)
+{
+    (void)state;
+    struct suite_family all[SUITE_FAMILIES];
+    int count = families(all);
+    for (int i = 0; i < count; i++) {
+        struct suite_image images[SUITE_IMAGES];
+        int image_count = suite_images(&all[i], NULL, images);
+        for (int j = 0; j < image_count; j++)
+            dependent_expect_late_slots(&all[i], &images[j], heads(), value_heads());
+    }
+}
+
 static void dependent_null_rows(void **state)
 {
     (void)state;
@@ -886,6 +899,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(r14_replay_one_live_row),
         cmocka_unit_test(r15_transposed_state_fails),
         cmocka_unit_test(dependent_launches),
+        cmocka_unit_test(dependent_late_slots),
         cmocka_unit_test(dependent_null_rows),
         cmocka_unit_test(drift_512),
     };
