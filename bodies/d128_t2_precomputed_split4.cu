@@ -398,9 +398,10 @@ HELPER u32 uniform(u32 x)
 
 // ---- before the wait of a dependent launch, when the grid before this one may be writing anything
 
-// A word as it is now. It is read at the L2, where the writes of all SMs meet, so that the L1 keeps
-// no stale line of it; being a strong load it is no data race of ours with a strong store there, and
-// beside a weak one it is worth no less than a word that was about to change: a hint.
+// A word that may be about to change. It is read at the L2, where the writes of all SMs meet, so
+// that the L1 keeps no stale line of it. In PTX's terms the load is strong; where the write is weak
+// the two race, which is defined for accesses of one size: some value that was written there. Others
+// may tear. Either is good enough for a hint.
 HELPER u32 hint32(u64 address)
 {
     u32 x;
@@ -412,8 +413,8 @@ HELPER u32 hint32(u64 address)
     return x;
 }
 
-// To the L2, which is never stale: later writes go through it. Of a block, address and size are
-// multiples of 16.
+// To the L2, where nothing is ever stale: later writes meet there what was prefetched. It is no
+// access in the terms of the memory model. Of a block, address and size are multiples of 16.
 HELPER void prefetch_line(u64 address)
 {
 #ifdef KDA_SOFT_DEVICE
@@ -432,7 +433,7 @@ HELPER void prefetch_block(u64 address, u32 size)
 #endif
 }
 
-// Programmatic dependent launch. Nothing in global memory may be relied on before the wait, for it
+// Programmatic dependent launch. No result may depend on global memory before the wait, for it
 // may still be written by the grid before this one. Releasing the dependents at once is safe
 // although this grid has stored nothing yet: they wait in the same way, until this grid is complete
 // and its memory visible. Without the launch attribute neither does anything.
@@ -496,7 +497,7 @@ HELPER bool is_live(const kda_recurrent_params &p, int slot)
     return slot >= 0 && slot < p.num_slots;
 }
 
-// A word of an index array; EARLY: before the wait.
+// A word of an index array. EARLY: a hint, before the wait.
 template <bool EARLY> HELPER int load_index(u64 address)
 {
     if constexpr (EARLY)
@@ -521,7 +522,8 @@ template <bool EARLY = false> HELPER sequence find_sequence(const kda_recurrent_
     s.present = TOKENS;
 #pragma unroll
     for (u32 t = 0; t < TOKENS; t++)
-        s.slot[t] = p.indices ? load_index<EARLY>(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
+        s.slot[t] = p.indices ? load_index<EARLY>(p.indices + 4 * (u64)(s.token + t))
+                              : (int)(s.token + t);
     const int accepted = p.accepted ? load_index<EARLY>(p.accepted + 4 * (u64)n) : 1;
     if (p.cu_seqlens) {
         const i64 begin = load_index<EARLY>(p.cu_seqlens + 4 * (u64)n);
@@ -650,33 +652,47 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     return t;
 }
 
-// ---- before the wait
+// ---- before the wait of a dependent launch
+//
+// While the grid before still runs, the first CTA of a head brings to the L2 what all of them will
+// read. Indices, bounds and counts may not be written yet; they are checked like the real ones, so
+// that a prefetch stays inside pool and tensors, and everything is read again behind the wait: a
+// wrong word costs a prefetch and changes nothing.
 
-// What the CTA reads of its row, if the words that say where it lies are what they will be. It is a
-// warp's work.
-HELPER void prefetch_row(const kda_recurrent_params &p, u32 head, u32 first_row, u32 lane)
+// CTAs start one after the other, about one per ns: later ones have nothing left to wait for.
+constexpr u32 EARLY_CTAS = 512;
+// Heads times tokens of a grid whose state is prefetched. A larger one before it writes more than
+// 8 MB of checkpoints meanwhile, and what was prefetched is gone again before it is used.
+constexpr u32 EARLY_CHECKPOINTS = 256;
+
+// One warp's work. Not inlined: the way around it would cost other launches a fetch of instructions.
+static __device__ __noinline__ void prefetch_head(const kda_recurrent_params &p, u32 head)
 {
+    const u32 lane = threadIdx.x;
     const sequence s = find_sequence<true>(p, blockIdx.y);
-    if (!s.live) return;  // a null row's inputs are not touched
-    if (lane == 0 && is_live(p, s.initial)) {
-        const u64 state = state_address(p, s.initial, head, first_row);
-        prefetch_block(state, ROWS * ROW_BYTES);
+    if (!s.live) return;  // a null row
+    if (lane == 0 && is_live(p, s.initial) &&
+        gridDim.x * gridDim.y * TOKENS <= EARLY_CHECKPOINTS * SPLIT) {
+        const u64 state = state_address(p, s.initial, head, 0);
+        prefetch_block(state, HEAD_BYTES);
     }
-    // Two lines of q, k and g of each token, one of v and of beta.
-    constexpr u32 PARTS = 8;
+    // Two lines of q, k, g and v of each token, one of beta.
+    constexpr u32 PARTS = 9, HALF = DIM / 2;
     const u32 query_head = find_query_head(p, head);
     for (u32 i = lane; i < s.present * PARTS; i += 32) {
-        const u32 token = s.token + i / PARTS, part = i % PARTS;
-        const token_address x = find_token(p, token, query_head, head, part % 2 * 8);
-        const u64 v = value_address(p, token, head, first_row);
-        prefetch_line(part < 2 ? x.q : part < 4 ? x.k : part < 6 ? x.g : part == 6 ? v : x.beta);
+        const u32 token = s.token + i / PARTS, part = i % PARTS, half = part % 2 * HALF;
+        const token_address x = find_token(p, token, query_head, head, half / LANE_CHANNELS);
+        const u64 v = value_address(p, token, head, half);
+        prefetch_line(part < 2 ? x.q : part < 4 ? x.k : part < 6 ? x.g : part < 8 ? v : x.beta);
     }
 }
 
-// A dependent launch warms the L2 up while it waits.
-HELPER void begin_row(const kda_recurrent_params &p, u32 head, u32 first_row)
+HELPER void begin_head(const kda_recurrent_params &p, u32 head)
 {
-    if (p.dependent && threadIdx.x < 32) prefetch_row(p, head, first_row, threadIdx.x);
+    if (p.dependent && blockIdx.x % SPLIT == 0 &&
+        blockIdx.y * gridDim.x + blockIdx.x < EARLY_CTAS) {
+        if (uniform(threadIdx.x / 32) == 0) prefetch_head(p, head);
+    }
     begin_grid();
 }
 
@@ -729,7 +745,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u32 lane = threadIdx.x % 32, half = lane / 16;
     const u32 warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
-    begin_row(p, head, first_row);
+    begin_head(p, head);
     const sequence s = find_sequence(p, blockIdx.y);
     if (s.present == 0) return;
 
