@@ -262,10 +262,10 @@ KDA_API kda_status kda_context_prepare(kda_context *context, const kda_problem *
 
 // Programmatic dependent launch: the kernel may start while the one before it on the stream still
 // runs, which hides what a launch costs; refused for a body that does not wait. It depends on that
-// kernel as always: no result, no write, and no row or slot of its own is decided before all of it
-// is complete and visible, whatever it wrote, indices and pool included. Earlier than that recurrent
-// and packed decode only look at the index arrays and prefetch what these point to, never outside
-// the tensors of the call. So the memory of these must be there while the kernel before runs.
+// kernel as always: results and writes follow only what memory holds when all of that kernel is
+// complete, pool and index arrays included. Earlier than that, recurrent and packed decode look at
+// the index arrays and prefetch what these point to, never outside the tensors of the call: their
+// memory must be there while the kernel before runs.
 #define KDA_FLAG_PDL 2u
 
 // Recurrent decode. Accepted: T = 1, 2, 4, 5, 6 with precomputed gates; T = 3 with the lower bound
