@@ -714,8 +714,8 @@ constexpr u32 EARLY_CTAS = 512;
 // 8 MB of checkpoints meanwhile, and what was prefetched is gone again before it is used.
 constexpr u32 EARLY_CHECKPOINTS = 256;
 
-// One warp's work. Not inlined: the way around it would cost other launches a fetch of instructions.
-static __device__ __noinline__ void prefetch_head(const kda_recurrent_params &p, u32 head)
+// One warp's work: words that many warps ask for at once come out of one slice of the L2.
+HELPER void prefetch_head(const kda_recurrent_params &p, u32 head)
 {
     const u32 lane = threadIdx.x;
     const sequence s = find_sequence<true>(p, blockIdx.y, lane);
@@ -736,11 +736,12 @@ static __device__ __noinline__ void prefetch_head(const kda_recurrent_params &p,
     }
 }
 
-HELPER void begin_head(const kda_recurrent_params &p, u32 head)
+HELPER void begin_head(const kda_recurrent_params &p, u32 head, u32 warp)
 {
-    if (p.dependent && blockIdx.x % SPLIT == 0 &&
-        blockIdx.y * gridDim.x + blockIdx.x < EARLY_CTAS) {
-        if (uniform(threadIdx.x / 32) == 0) prefetch_head(p, head);
+    if (p.dependent) {
+        if (blockIdx.x % SPLIT == 0 && blockIdx.y * gridDim.x + blockIdx.x < EARLY_CTAS &&
+            warp == 0)
+            prefetch_head(p, head);
     }
     begin_grid();
 }
@@ -816,7 +817,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const u32 lane = threadIdx.x % 32, half = lane / 16;
     const u32 warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
-    begin_head(p, head);
+    begin_head(p, head, warp);
     const sequence s = find_sequence(p, blockIdx.y, lane);
 
     const u32 shared = shared_base();
