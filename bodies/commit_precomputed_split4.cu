@@ -505,10 +505,10 @@ HELPER void sync_warp()
 #endif
 }
 
-// Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
-// may still be written by the grid before this one. Releasing the dependents at once is safe
-// although this grid has stored nothing yet: they wait in the same way, until this grid is complete
-// and its memory visible. Without the launch attribute neither does anything.
+// Programmatic dependent launch. No result may depend on global memory before the wait, for it may
+// still be written by the grid before this one. Releasing the dependents at once is safe although
+// this grid has stored nothing yet: they wait in the same way, until this grid is complete and its
+// memory visible. Without the launch attribute neither does anything.
 HELPER void begin_grid()
 {
 #ifndef KDA_SOFT_DEVICE

@@ -48,12 +48,13 @@ struct kda_divisor {
 
 // In the order of first use: a kernel waits for each line of its parameters that it touches first.
 struct kda_recurrent_params {
+    int dependent;                              // 1: a dependent launch, the grid before may still run
+    int num_slots;                              // slots of the pool
     unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
     unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
     unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
     unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
     long long slot_stride;                      // between two slots of the pool
-    int num_slots, value_heads;                 // slots of the pool; HV, a multiple of H
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     unsigned long long beta;                    // [tok, HV] bf16
@@ -62,7 +63,7 @@ struct kda_recurrent_params {
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride, beta_stride;  // token strides
-    long long tok;                              // packed tokens of the call
+    int tok, value_heads;                       // packed tokens of the call; HV, a multiple of H
     unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
     int rows, heads;                            // N, H
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
@@ -397,10 +398,47 @@ HELPER u32 uniform(u32 x)
 #endif
 }
 
-// Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
-// may still be written by the grid before this one. Releasing the dependents at once is safe
-// although this grid has stored nothing yet: they wait in the same way, until this grid is complete
-// and its memory visible. Without the launch attribute neither does anything.
+// ---- before the wait of a dependent launch, when the grid before this one may be writing anything
+
+// A word that may be about to change. It is read at the L2, where the writes of all SMs meet, so
+// that the L1 keeps no stale line of it. In PTX's terms the load is strong; where the write is weak
+// the two race, which is defined for accesses of one size: some value that was written there. Others
+// may tear. Either is good enough for a hint.
+HELPER u32 hint32(u64 address)
+{
+    u32 x;
+#ifdef KDA_SOFT_DEVICE
+    x = soft_hint(address, __LINE__);
+#else
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(address));
+#endif
+    return x;
+}
+
+// To the L2, where nothing is ever stale: later writes meet there what was prefetched. It is no
+// access in the terms of the memory model. Of a block, address and size are multiples of 16.
+HELPER void prefetch_line(u64 address)
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_prefetch(address, 1, __LINE__);
+#else
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
+HELPER void prefetch_block(u64 address, u32 size)
+{
+#ifdef KDA_SOFT_DEVICE
+    soft_prefetch(address, size, __LINE__);
+#else
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(size));
+#endif
+}
+
+// Programmatic dependent launch. No result may depend on global memory before the wait, for it may
+// still be written by the grid before this one. Releasing the dependents at once is safe although
+// this grid has stored nothing yet: they wait in the same way, until this grid is complete and its
+// memory visible. Without the launch attribute neither does anything.
 HELPER void begin_grid()
 {
 #ifndef KDA_SOFT_DEVICE
@@ -461,6 +499,15 @@ HELPER bool is_live(const kda_recurrent_params &p, int slot)
     return slot >= 0 && slot < p.num_slots;
 }
 
+// A word of an index array. EARLY: a hint, before the wait.
+template <bool EARLY> HELPER int load_index(u64 address)
+{
+    if constexpr (EARLY)
+        return (int)hint32(address);
+    else
+        return load_i32(address);
+}
+
 struct sequence {
     u32 token;    // the row's first packed token; a call has fewer than 2^19
     u32 present;  // how many of the row's tokens exist: always the first ones
@@ -470,18 +517,19 @@ struct sequence {
 };
 
 // All loads are independent of each other, so the state can be asked for after a single latency.
-HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
+template <bool EARLY = false> HELPER sequence find_sequence(const kda_recurrent_params &p, u32 n)
 {
     sequence s;
     s.token = n * TOKENS;
     s.present = TOKENS;
 #pragma unroll
     for (u32 t = 0; t < TOKENS; t++)
-        s.slot[t] = p.indices ? load_i32(p.indices + 4 * (u64)(s.token + t)) : (int)(s.token + t);
-    const int accepted = p.accepted ? load_i32(p.accepted + 4 * (u64)n) : 1;
+        s.slot[t] = p.indices ? load_index<EARLY>(p.indices + 4 * (u64)(s.token + t))
+                              : (int)(s.token + t);
+    const int accepted = p.accepted ? load_index<EARLY>(p.accepted + 4 * (u64)n) : 1;
     if (p.cu_seqlens) {
-        const i64 begin = load_i32(p.cu_seqlens + 4 * (u64)n);
-        i64 length = load_i32(p.cu_seqlens + 4 * (u64)n + 4) - begin;
+        const i64 begin = load_index<EARLY>(p.cu_seqlens + 4 * (u64)n);
+        i64 length = load_index<EARLY>(p.cu_seqlens + 4 * (u64)n + 4) - begin;
         if (length > p.tok - begin) length = p.tok - begin;
         if (length > TOKENS) length = TOKENS;
         s.token = (u32)begin;
@@ -510,10 +558,15 @@ HELPER u64 out_address(const kda_recurrent_params &p, u32 token, u32 head, u32 f
     return p.out + (((u64)token * (u32)p.value_heads + head) * DIM + first_row) * sizeof(u16);
 }
 
+HELPER u64 value_address(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
+{
+    return p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16);
+}
+
 // An element of v, for widen_bf16.
 HELPER u32 load_value(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
 {
-    return load16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
+    return load16(value_address(p, token, head, row));
 }
 
 HELPER u32 find_query_head(const kda_recurrent_params &p, u32 head)
@@ -627,6 +680,49 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     return t;
 }
 
+// ---- before the wait of a dependent launch
+//
+// While the grid before still runs, the first CTA of a head brings to the L2 what all of them will
+// read. Indices, bounds and counts may not be written yet; they are checked like the real ones, so
+// that a prefetch stays inside pool and tensors, and everything is read again behind the wait: a
+// wrong word costs a prefetch and changes nothing.
+
+// CTAs start one after the other, about one per ns: later ones have nothing left to wait for.
+constexpr u32 EARLY_CTAS = 512;
+// Heads times tokens of a grid whose state is prefetched. A larger one before it writes more than
+// 8 MB of checkpoints meanwhile, and what was prefetched is gone again before it is used.
+constexpr u32 EARLY_CHECKPOINTS = 256;
+
+// One warp's work: words that many warps ask for at once come out of one slice of the L2.
+HELPER void prefetch_head(const kda_recurrent_params &p, u32 head)
+{
+    const u32 lane = threadIdx.x;
+    const sequence s = find_sequence<true>(p, blockIdx.y);
+    if (!s.live) return;  // a null row
+    if (lane == 0 && is_live(p, s.initial) &&
+        gridDim.x * gridDim.y * TOKENS <= EARLY_CHECKPOINTS * SPLIT)
+        prefetch_block(state_address(p, s.initial, head, 0), HEAD_BYTES);
+    // Two lines of q, k, g and v of each token, one of beta.
+    constexpr u32 PARTS = 9, HALF = DIM / 2;
+    const u32 query_head = find_query_head(p, head);
+    for (u32 i = lane; i < s.present * PARTS; i += 32) {
+        const u32 token = s.token + i / PARTS, part = i % PARTS, half = part % 2 * HALF;
+        const token_address x = find_token(p, token, query_head, head, half / LANE_CHANNELS);
+        const u64 v = value_address(p, token, head, half);
+        prefetch_line(part < 2 ? x.q : part < 4 ? x.k : part < 6 ? x.g : part < 8 ? v : x.beta);
+    }
+}
+
+HELPER void begin_head(const kda_recurrent_params &p, u32 head, u32 warp)
+{
+    if (p.dependent) {
+        if (blockIdx.x % SPLIT == 0 && blockIdx.y * gridDim.x + blockIdx.x < EARLY_CTAS &&
+            warp == 0)
+            prefetch_head(p, head);
+    }
+    begin_grid();
+}
+
 
 // ---- vectors of 128 f32 in shared memory
 
@@ -673,10 +769,10 @@ static_assert(TOKEN_BYTES % 16 == 0 && SMEM == TOKENS * TOKEN_BYTES, "the row's 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_d128_t4_precomputed_split2(const __grid_constant__ struct kda_recurrent_params p)
 {
-    begin_grid();
     const u32 lane = threadIdx.x % 32, half = lane / 16;
     const u32 warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, first_row = blockIdx.x % SPLIT * ROWS;
+    begin_head(p, head, warp);
     const sequence s = find_sequence(p, blockIdx.y);
     if (s.present == 0) return;
 

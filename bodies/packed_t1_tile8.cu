@@ -43,12 +43,13 @@ struct kda_divisor {
 
 // In the order of first use: a kernel waits for each line of its parameters that it touches first.
 struct kda_recurrent_params {
+    int dependent;                              // 1: a dependent launch, the grid before may still run
+    int num_slots;                              // slots of the pool
     unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
     unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
     unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
     unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
     long long slot_stride;                      // between two slots of the pool
-    int num_slots, value_heads;                 // slots of the pool; HV, a multiple of H
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     unsigned long long beta;                    // [tok, HV] bf16
@@ -57,7 +58,7 @@ struct kda_recurrent_params {
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride, beta_stride;  // token strides
-    long long tok;                              // packed tokens of the call
+    int tok, value_heads;                       // packed tokens of the call; HV, a multiple of H
     unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
     int rows, heads;                            // N, H
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel
@@ -351,10 +352,10 @@ HELPER void keep_order()
 #endif
 }
 
-// Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
-// may still be written by the grid before this one. Releasing the dependents at once is safe
-// although this grid has stored nothing yet: they wait in the same way, until this grid is complete
-// and its memory visible. Without the launch attribute neither does anything.
+// Programmatic dependent launch. No result may depend on global memory before the wait, for it may
+// still be written by the grid before this one. Releasing the dependents at once is safe although
+// this grid has stored nothing yet: they wait in the same way, until this grid is complete and its
+// memory visible. Without the launch attribute neither does anything.
 HELPER void begin_grid()
 {
 #ifndef KDA_SOFT_DEVICE
@@ -446,10 +447,15 @@ HELPER u64 out_address(const kda_recurrent_params &p, u32 token, u32 head, u32 f
     return p.out + (((u64)token * (u32)p.value_heads + head) * DIM + first_row) * sizeof(u16);
 }
 
+HELPER u64 value_address(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
+{
+    return p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16);
+}
+
 // An element of v, for widen_bf16.
 HELPER u32 load_value(const kda_recurrent_params &p, u32 token, u32 head, u32 row)
 {
-    return load16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
+    return load16(value_address(p, token, head, row));
 }
 
 HELPER u32 find_query_head(const kda_recurrent_params &p, u32 head)

@@ -773,10 +773,10 @@ HELPER void compute_here(u64 &address)
 #endif
 }
 
-// Programmatic dependent launch. Nothing in global memory may be touched before the wait, for it
-// may still be written by the grid before this one. Releasing the dependents at once is safe
-// although this grid has stored nothing yet: they wait in the same way, until this grid is complete
-// and its memory visible. Without the launch attribute neither does anything.
+// Programmatic dependent launch. No result may depend on global memory before the wait, for it may
+// still be written by the grid before this one. Releasing the dependents at once is safe although
+// this grid has stored nothing yet: they wait in the same way, until this grid is complete and its
+// memory visible. Without the launch attribute neither does anything.
 HELPER void begin_grid()
 {
 #ifndef KDA_SOFT_DEVICE
@@ -818,10 +818,15 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
     }
 }
 
+HELPER u64 value_address(const kda_verify_params &p, u32 token, u32 head, u32 row)
+{
+    return p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16);
+}
+
 // An element of v, for widen_bf16.
 HELPER u32 load_value(const kda_verify_params &p, u32 token, u32 head, u32 row)
 {
-    return load16(p.v + (token * (u64)p.v_stride + (u64)head * DIM + row) * sizeof(u16));
+    return load16(value_address(p, token, head, row));
 }
 
 HELPER u32 find_query_head(const kda_verify_params &p, u32 head)

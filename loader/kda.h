@@ -259,7 +259,14 @@ KDA_API kda_status kda_context_prepare(kda_context *context, const kda_problem *
 // must differ.
 
 #define KDA_FLAG_SPECULATIVE 1u  // num_spec_tokens is given
-#define KDA_FLAG_PDL 2u  // programmatic dependent launch; refused for a body that does not wait
+
+// Programmatic dependent launch: the kernel may start while the one before it on the stream still
+// runs, which hides what a launch costs; refused for a body that does not wait. It depends on that
+// kernel as always: results and writes follow only what memory holds when all of that kernel is
+// complete, pool and index arrays included. Earlier than that, recurrent decode may look at the
+// index arrays and prefetch what these point to, never outside the tensors of the call: their memory
+// must be there while the kernel before runs.
+#define KDA_FLAG_PDL 2u
 
 // Recurrent decode. Accepted: T = 1, 2, 4, 5, 6 with precomputed gates; T = 3 with the lower bound
 // gate, H = HV = 16, N in {1,2,4,8,16}; T = 1 with the softplus gate and H = HV.

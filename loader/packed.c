@@ -120,6 +120,7 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
     const unsigned long long element = 2;
     // With every member named, nothing is cleared first.
     *out = (struct kda_recurrent_params){
+        .dependent = 0,  // it does nothing before its wait
         .q = kda_tensor_address(&args->mixed_qkv),
         .k = kda_tensor_address(&args->mixed_qkv) + WIDTH * element,
         .v = kda_tensor_address(&args->mixed_qkv) + 2 * WIDTH * element,
@@ -138,7 +139,7 @@ static void fill(const kda_packed_args *args, int64_t rows, struct kda_recurrent
         .g_stride = args->raw_gate.stride[0],
         .beta_stride = args->raw_beta.stride[0],
         .slot_stride = args->state.stride[0],
-        .tok = rows,
+        .tok = (int)rows,
         .num_slots = (int)args->state.extent[0],
         .rows = (int)rows,
         .heads = HEADS,

@@ -164,6 +164,7 @@ static void fill(const struct kda_form *form, const kda_recurrent_args *args,
     const uint32_t dim = form->layout.dim;
     // With every member named, nothing is cleared first.
     *out = (struct kda_recurrent_params){
+        .dependent = (args->flags & KDA_FLAG_PDL) != 0,
         .q = kda_tensor_address(&args->q),
         .k = kda_tensor_address(&args->k),
         .v = kda_tensor_address(&args->v),
@@ -182,7 +183,7 @@ static void fill(const struct kda_form *form, const kda_recurrent_args *args,
         .g_stride = args->g.stride[dim],
         .beta_stride = args->beta.stride[dim],
         .slot_stride = args->state.stride[0],
-        .tok = form->layout.total,
+        .tok = (int)form->layout.total,
         .num_slots = (int)args->state.extent[0],
         .rows = (int)form->problem.rows,
         .heads = (int)form->problem.heads,

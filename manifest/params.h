@@ -7,7 +7,7 @@
 #define KDA_MANIFEST_PARAMS_H
 
 // Version and size of the parameters of an operator.
-#define KDA_PARAMS_RECURRENT 1, sizeof(struct kda_recurrent_params)
+#define KDA_PARAMS_RECURRENT 2, sizeof(struct kda_recurrent_params)
 #define KDA_PARAMS_PACKED KDA_PARAMS_RECURRENT
 #define KDA_PARAMS_FUSED 1, sizeof(struct kda_fused_params)
 #define KDA_PARAMS_VERIFY 3, sizeof(struct kda_verify_params)
@@ -25,12 +25,13 @@ struct kda_divisor {
 // @params begin RECURRENT PACKED
 // In the order of first use: a kernel waits for each line of its parameters that it touches first.
 struct kda_recurrent_params {
+    int dependent;                              // 1: a dependent launch, the grid before may still run
+    int num_slots;                              // slots of the pool
     unsigned long long indices;                 // [rows, T] i32, or 0: slot n*T + t
     unsigned long long cu_seqlens;              // [rows + 1] i32, or 0: row n owns tokens n*T .. n*T + T - 1
     unsigned long long accepted;                // [rows] i32, or 0: 1 for every row
     unsigned long long state;                   // [num_slots, HV, 128, 128] bf16, key channel fastest
     long long slot_stride;                      // between two slots of the pool
-    int num_slots, value_heads;                 // slots of the pool; HV, a multiple of H
     unsigned long long q, k;                    // [tok, H, 128] bf16
     unsigned long long v, g;                    // [tok, HV, 128] bf16
     unsigned long long beta;                    // [tok, HV] bf16
@@ -39,7 +40,7 @@ struct kda_recurrent_params {
     float scale, lower_bound;                   // q scale; lower bound of the gate, 0 where it has none
     long long q_stride, k_stride;               // token strides
     long long v_stride, g_stride, beta_stride;  // token strides
-    long long tok;                              // packed tokens of the call
+    int tok, value_heads;                       // packed tokens of the call; HV, a multiple of H
     unsigned long long a_log, dt_bias;          // [H] and [H, 128] f32, or 0 when the gate is precomputed
     int rows, heads;                            // N, H
     int beta_is_logit;                          // 1: beta goes through a sigmoid in the kernel

@@ -18,6 +18,7 @@ void direct_launch(const struct trial *trial, const struct suite_image *image)
 {
     const struct oracle_call *call = &trial->call;
     struct kda_recurrent_params params = {
+        .dependent = trial->dependent,
         .q = address(trial, TRIAL_Q),
         .k = address(trial, TRIAL_K),
         .v = address(trial, TRIAL_V),
@@ -36,7 +37,7 @@ void direct_launch(const struct trial *trial, const struct suite_image *image)
         .g_stride = call->g_stride,
         .beta_stride = call->beta_stride,
         .slot_stride = trial->slot_stride,
-        .tok = call->tok,
+        .tok = (int)call->tok,
         .num_slots = (int)trial->num_slots,
         .rows = (int)trial->rows,
         .heads = (int)trial->heads,

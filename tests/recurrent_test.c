@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/dependent.h"
 #include "tests/direct.h"
 #include "tests/replay.h"
 
@@ -736,6 +737,91 @@ static void r15_transposed_state_fails(void **state)
     }
 }
 
+// -------------------------------------------------------------------------------- dependent launch
+
+enum rows { ROWS_MIXED, ROWS_RAGGED, ROWS_WILD, ROWS_KINDS };
+
+static struct trial open_rows(const struct suite_family *family, enum rows kind)
+{
+    static const int32_t wild[] = {INT_MAX, -1, 2, INT_MIN, 1, 6, -7, 0};  // 6: there is no such slot
+    struct trial trial = trial_of(family, suite_size(3, 16), heads(), value_heads());
+    const int32_t t = trial.tokens;
+    trial.cu_form = t > 1 && kind == ROWS_RAGGED;
+    if (kind == ROWS_MIXED) {
+        open_mixed(&trial, 2200, TRIAL_NORMAL);
+        return trial;
+    }
+    trial_open(&trial);
+    accept_mix(&trial);
+    for (int64_t n = 0; trial.cu_form && n <= trial.rows; n++)  // with rows that are absent or short
+        trial.cu[n] = (int32_t)(n * t - (n % 3 == 1) - (n % 5 == 2 ? t : 0));
+    for (int64_t i = 0; kind == ROWS_WILD && i < trial.call.tok; i++)
+        trial.indices[i] = i < 8 ? wild[i] == 6 ? (int32_t)trial.num_slots : wild[i] : -1;
+    trial_fill_all(&trial, 2200, TRIAL_NORMAL);
+    return trial;
+}
+
+static void dependent_launches(void **state)
+{
+    (void)state;
+    struct suite_family all[SUITE_FAMILIES];
+    int count = families(all);
+    for (int i = 0; i < count; i++) {
+        struct suite_image images[SUITE_IMAGES];
+        int image_count = suite_images(&all[i], NULL, images);
+        for (int j = 0; j < image_count; j++)
+            for (enum rows kind = 0; kind < ROWS_KINDS; kind++) {
+                struct trial plain = open_rows(&all[i], kind), dependent = open_rows(&all[i], kind);
+                dependent_expect(&plain, &dependent, &images[j]);
+                trial_close(&plain);
+                trial_close(&dependent);
+            }
+    }
+}
+
+static void dependent_late_slots(void **state)
+{
+    (void)state;
+    struct suite_family all[SUITE_FAMILIES];
+    int count = families(all);
+    for (int i = 0; i < count; i++) {
+        struct suite_image images[SUITE_IMAGES];
+        int image_count = suite_images(&all[i], NULL, images);
+        for (int j = 0; j < image_count; j++)
+            dependent_expect_late_slots(&all[i], &images[j], heads(), value_heads());
+    }
+}
+
+static void dependent_null_rows(void **state)
+{
+    (void)state;
+    if (!suite.machine.soft) suite_skip("a GPU does not count prefetches");
+    struct suite_family all[SUITE_FAMILIES];
+    int count = families(all);
+    for (int i = 0; i < count; i++) {
+        struct suite_image images[SUITE_IMAGES];
+        int image_count = suite_images(&all[i], NULL, images);
+        for (int j = 0; j < image_count; j++) {
+            struct trial trial = trial_of(&all[i], 4, heads(), value_heads()), alone = trial;
+            alone.rows = 1;
+            trial_open(&trial);
+            trial_open(&alone);
+            for (int64_t n = 0; n < trial.rows; n++)
+                if (n != trial.rows / 2) trial_null_row(&trial, n);
+            trial_fill_all(&trial, 2250, TRIAL_NORMAL);
+            trial_fill_all(&alone, 2250, TRIAL_NORMAL);
+            const long live = dependent_prefetches(&alone, &images[j]);
+            // The direct bodies do nothing before their wait.
+            assert_int_equal(live > 0, strstr(images[j].body, "direct") == NULL);
+            assert_int_equal(dependent_prefetches(&trial, &images[j]), live);
+            for (int64_t n = 0; n < trial.rows; n++) trial_null_row(&trial, n);
+            assert_int_equal(dependent_prefetches(&trial, &images[j]), 0);
+            trial_close(&trial);
+            trial_close(&alone);
+        }
+    }
+}
+
 // ------------------------------------------------------------------------------------------- drift
 
 static void drift_512(void **state)
@@ -813,6 +899,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(r14_replay_equals_eager),
         cmocka_unit_test(r14_replay_one_live_row),
         cmocka_unit_test(r15_transposed_state_fails),
+        cmocka_unit_test(dependent_launches),
+        cmocka_unit_test(dependent_late_slots),
+        cmocka_unit_test(dependent_null_rows),
         cmocka_unit_test(drift_512),
     };
     return suite_close(cmocka_run_group_tests_name("recurrent", tests, NULL, NULL));

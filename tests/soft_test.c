@@ -31,7 +31,11 @@ enum fault {
     UNALIGNED,
     ACROSS_END,
     SHARED_PAST_END,
-    SHARED_UNALIGNED
+    SHARED_UNALIGNED,
+    HINT_PAST_END,
+    PREFETCH_PAST_END,
+    PREFETCH_ACROSS_END,
+    PREFETCH_UNALIGNED
 };
 
 struct scale_params {  // out[i] = in[i] * factor, and a sum over the CTA in sums[block]
@@ -60,6 +64,10 @@ static void scale(const void *parameters)
     if (p.fault == UNALIGNED) (void)soft_global(p.in + 2, 4, 4);
     if (p.fault == SHARED_PAST_END) (void)soft_shared(4 * threads, 4, 5);
     if (p.fault == SHARED_UNALIGNED) (void)soft_shared(6, 4, 6);
+    if (p.fault == HINT_PAST_END) (void)soft_hint(p.edge + 12, 12);
+    if (p.fault == PREFETCH_PAST_END) soft_prefetch(p.edge + 12, 1, 13);
+    if (p.fault == PREFETCH_ACROSS_END) soft_prefetch(p.edge, 16, 14);
+    if (p.fault == PREFETCH_UNALIGNED) soft_prefetch(p.in + 8, 16, 15);
     const unsigned value = *word(p.in + i) * p.factor;
     unsigned sum = value;
     for (unsigned distance = 16; distance > 0; distance /= 2)
@@ -75,6 +83,15 @@ static void scale(const void *parameters)
     const unsigned yes = soft_sync_cta_any(lane_id == threads - 1, 10);
     const unsigned no = soft_sync_cta_any(0, 11);
     *word(p.out + i) = yes && !no ? value : 0;
+}
+
+// What 32 threads see of a word that the grid before might still write.
+static void read_hints(const void *parameters)
+{
+    const struct scale_params *const p = parameters;
+    const unsigned lane = soft_thread_index().x;
+    *word(p->out + 4 * lane) = soft_hint(p->in + 4 * lane, __LINE__);
+    soft_prefetch(p->edge + lane % 12, 1, __LINE__);
 }
 
 static void read_shared(const void *parameters)
@@ -127,8 +144,16 @@ static struct {
                .threads = 1024,
                .kernel = read_shared,
                .params_size = sizeof(struct scale_params)}},
+    {.image = {.body = "read_hints",
+               .target = "sm_100f",
+               .entry = "kda_read_hints",
+               .ccs = ccs_100,
+               .floor = 12090,
+               .threads = 1024,
+               .kernel = read_hints,
+               .params_size = sizeof(struct scale_params)}},
 };
-enum { SCALE, SCALE_90, READ_SHARED };
+enum { SCALE, SCALE_90, READ_SHARED, READ_HINTS };
 
 static CUcontext context;
 
@@ -492,6 +517,23 @@ static void launches(void **state)
     assert_int_equal(soft_count().caller_errors, 1);
 }
 
+// What a kernel sees before it waits is mostly not what it will see, unless it is asked for.
+static void hints(void **state)
+{
+    (void)state;
+    CUfunction function = load(READ_HINTS, NULL);
+    struct scale_params p = make_params(32, 0);
+    OK(cuMemAlloc_v2(&p.edge, 12));
+    for (int exact = 0; exact < 2; exact++) {
+        soft_set_hints(exact);
+        OK(launch(function, 1, 32, 0, NULL, &p));
+        unsigned right = 0;
+        for (unsigned i = 0; i < 32; i++) right += read_word(p.out, i) == i + 1;
+        assert_true(exact ? right == 32 : right > 0 && right < 32);
+        assert_int_equal(soft_count().prefetches, 32 * (exact + 1));
+    }
+}
+
 // ---------------------------------------------------------------------------------------- captures
 
 static CUgraphExec instantiate(CUstream stream)
@@ -698,6 +740,10 @@ static void faults(void **state)
         {ABSENT_LANE, 64, "thread 0: shuffles from lane 40"},
         {NONE, 40, "thread 32: shuffles from lane 16"},
         {PAST_END, 64, "thread 31: an access of 4 bytes"},
+        {HINT_PAST_END, 64, "line 12, is outside all allocations"},
+        {PREFETCH_PAST_END, 64, "line 13, leaves all allocations"},
+        {PREFETCH_ACROSS_END, 64, "line 14, leaves all allocations"},
+        {PREFETCH_UNALIGNED, 64, "line 15, is not aligned"},
         {ACROSS_END, 64, "line 9, passes the end of its allocation"},
         {UNALIGNED, 64, "line 4, is not aligned"},
         {SHARED_PAST_END, 64,
@@ -772,6 +818,7 @@ int main(void)
         TEST(capture_and_replay),
         TEST(capture_rules),
         TEST(events),
+        TEST(hints),
         TEST(faults),
         TEST(shared_memory_is_poisoned),
         TEST(concurrent_launches),

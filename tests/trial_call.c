@@ -47,6 +47,8 @@ static kda_tensor tokens(const struct trial *trial, enum trial_tensor tensor, in
                 (int64_t[]){trial->tokens * stride, stride, per_head, 1});
 }
 
+static uint32_t flags_of(const struct trial *trial) { return trial->dependent ? KDA_FLAG_PDL : 0; }
+
 kda_recurrent_args trial_recurrent(const struct trial *trial)
 {
     const struct oracle_call *call = &trial->call;
@@ -75,7 +77,7 @@ kda_recurrent_args trial_recurrent(const struct trial *trial)
         .beta_is_logit = trial->beta_is_logit,
         .scale = trial->scale,
         .lower_bound = trial->lower_bound,
-        .flags = speculative ? KDA_FLAG_SPECULATIVE : 0,
+        .flags = (speculative ? KDA_FLAG_SPECULATIVE : 0) | flags_of(trial),
     };
 }
 
@@ -98,6 +100,7 @@ kda_packed_args trial_packed(const struct trial *trial)
         .state = pool_view(trial),
         .state_indices = vector(trial, TRIAL_INDICES, trial->rows),
         .out = tokens(trial, TRIAL_OUT, 0, trial->heads, ORACLE_D, width),
+        .flags = flags_of(trial),
     };
 }
 

@@ -72,6 +72,7 @@ static union params make_recurrent(const struct schedule *s, int heads)
     const size_t line = (size_t)ROWS * s->tokens * (size_t)heads * 64;
     const bool in_kernel = s->gate != KDA_GATE_PRECOMPUTED;
     return (union params){.recurrent = {
+                              .dependent = 1,
                               .q = words(line, NULL),
                               .k = words(line, NULL),
                               .v = words(line, NULL),

@@ -45,6 +45,12 @@ unsigned soft_sync_cta_any(unsigned value, int site);
 // Global memory: proves that the access is aligned to its size and inside one live allocation, else
 // fails the launch.
 void *soft_global(unsigned long long address, unsigned size, int site);
+// What a thread sees of a word of global memory before the grid before its own is complete: the
+// word, or another one, for that grid may still write it.
+unsigned soft_hint(unsigned long long address, int site);
+// A prefetch: of bytes that lie in one live allocation, else fails the launch. Of more than one, at
+// multiples of 16.
+void soft_prefetch(unsigned long long address, unsigned size, int site);
 // Dynamic shared memory, by byte offset; poisoned at CTA start, bounds and alignment checked.
 void *soft_shared(unsigned offset, unsigned size, int site);
 

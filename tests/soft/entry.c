@@ -170,6 +170,7 @@ SETTER(soft_set_stub, bool, soft_settings.stub = value)
 SETTER(soft_delay_load, unsigned, soft_settings.load_delay = value)
 SETTER(soft_set_load_in_capture, int, soft_settings.load_in_capture = value)
 SETTER(soft_set_execute, bool, soft_settings.execute = value)
+SETTER(soft_set_hints, bool, soft_settings.exact_hints = value)
 SETTER(soft_hide_symbol, const char *,
        (void)snprintf(soft_settings.hidden, sizeof soft_settings.hidden, "%s", value ? value : ""))
 
@@ -187,6 +188,21 @@ struct soft_counters soft_count(void)
     struct soft_counters counters = soft_totals;
     soft_unlock();
     return counters;
+}
+
+bool soft_hints_exact(void)
+{
+    soft_lock();
+    const bool exact = soft_settings.exact_hints;
+    soft_unlock();
+    return exact;
+}
+
+void soft_count_prefetch(void)
+{
+    soft_lock();
+    soft_totals.prefetches++;
+    soft_unlock();
 }
 
 bool soft_last_launch(soft_launch_record *out)

@@ -67,6 +67,7 @@ struct machine {
     unsigned char *shared;
     size_t shared_size, shared_capacity;
     range ranges[64];  // by access site: nearly always the same allocation
+    unsigned hints;    // where the sequence of wrong words stands
     soft_kernel kernel;
     const void *params;
     char *why;
@@ -483,6 +484,30 @@ SOFT_UNCHECKED void *soft_global(unsigned long long address, unsigned size, int 
     if (address < known->begin || address >= known->end || size > known->end - address)
         find_range(m, known, address, size, site);
     return reinterpret_cast<void *>(static_cast<uintptr_t>(address));
+}
+
+// One word of three is what it will be. The others are what an index array might still hold: slots
+// and tokens before, inside and behind what there is.
+SOFT_UNCHECKED unsigned soft_hint(unsigned long long address, int site)
+{
+    static const unsigned wrong[] = {0x80000000, 0xffffffff, 0, 1, 2, 3, 5, 0x10000, 0x7fffffff};
+    machine *m = here;
+    unsigned word;
+    memcpy(&word, soft_global(address, sizeof word, site), sizeof word);
+    m->hints = m->hints * 1664525 + 1013904223;
+    const unsigned pick = m->hints >> 16;
+    return pick % 3 == 0 || soft_hints_exact() ? word : wrong[pick / 3 % (sizeof wrong / sizeof wrong[0])];
+}
+
+SOFT_UNCHECKED void soft_prefetch(unsigned long long address, unsigned size, int site)
+{
+    uint64_t begin, end;
+    soft_count_prefetch();
+    if (size > 1 && (address % 16 != 0 || size % 16 != 0))
+        fail(here, "a prefetch of %u bytes at %#llx, line %d, is not aligned", size, address, site);
+    if (!soft_memory_range(address, &begin, &end) || size > end - address)
+        fail(here, "a prefetch of %u bytes at %#llx, line %d, leaves all allocations", size,
+             address, site);
 }
 
 SOFT_UNCHECKED void *soft_shared(unsigned offset, unsigned size, int site)

@@ -37,12 +37,15 @@ SOFT_API void
 soft_set_load_in_capture(int result);  // not 0: a load during a capture returns this and ends it
 SOFT_API void
 soft_set_execute(bool execute);  // false: launches are checked and counted but not computed
+SOFT_API void
+soft_set_hints(bool exact);  // true: what a kernel reads before it waits is what it reads later
 
 typedef struct soft_counters {
     long calls;  // driver calls; cuGetProcAddress and the error names are not counted
     long loads, unloads, allocations;  // that succeeded
     long launches, replays;  // launches put on a stream or recorded; launches of executable graphs
     long loads_in_capture;   // loads that met an active capture, refused or not
+    long prefetches;         // that kernels made
     long live_modules, live_contexts;
     long caller_errors;  // things a real driver would crash on: reported in soft_last_error
 } soft_counters;
@@ -91,6 +94,10 @@ SOFT_API int soft_execute(soft_kernel kernel, const unsigned grid[3], const unsi
 // The live allocation that holds `address`, as [*begin, *end); false if there is none. The executor
 // asks once per allocation and access site of a launch, and remembers the answer (driver side).
 bool soft_memory_range(uint64_t address, uint64_t *begin, uint64_t *end);
+// As a kernel is about to look before it waits, or to prefetch: are hints exact? Counts the latter
+// (driver side).
+bool soft_hints_exact(void);
+void soft_count_prefetch(void);
 
 #ifdef __cplusplus
 }

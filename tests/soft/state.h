@@ -26,7 +26,7 @@ struct soft_device {
 struct soft_settings {
     int device_count, driver_version;
     struct soft_device devices[SOFT_MAX_DEVICES];
-    bool initialised, stub, execute;
+    bool initialised, stub, execute, exact_hints;
     char hidden[64];
     long fail_in;  // calls until the injected failure; 0: none
     int fail_result;
