@@ -152,6 +152,7 @@ HELPER float widen_bf16(u32 bits)
 #endif
 }
 
+// The one in the upper half, hidden in the same way.
 HELPER float widen_upper(u32 bits)
 {
 #ifdef KDA_SOFT_DEVICE

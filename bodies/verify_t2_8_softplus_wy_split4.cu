@@ -11,8 +11,10 @@
 //
 //   1. Tokens. A warp takes a quarter of the channels of all tokens from the words in memory to the
 //      hats and to its part of G and Q, all in registers.
-//   2. The first warp adds the parts, inverts and multiplies by Q, in f32.
-//   3. All warps: product of the state with the hats, of u with T and QT, on the matrix units.
+//   2. A warp per tile of 8 tokens adds the parts, inverts and multiplies by Q, in f32.
+//   3. All warps: product of the state with the hats, then of u with T and QT, on the matrix units.
+//      What the first tile's w does to u and o of the second one is one more product, with G and Q
+//      where rows of the second tile meet columns of the first.
 //
 // Lanes. With g = lane / 4 and t = lane % 4, a lane has of token g of each TILE of 8 tokens the
 // channels 32*warp + 8*t to 32*warp + 8*t + 7: 16 bytes of q, k and g. This is what the operands of
@@ -20,13 +22,14 @@
 // moves to another lane before the hats go to the other warps. A value row of the state is a column,
 // and its 16 bytes serve two steps of 16 channels.
 //
-// Grams. Two tokens meet at the level of the highest bit in which their numbers differ: tokens that
-// differ in bit 0 only at level 1, then blocks of two tokens at level 2, blocks of four at 4, the
-// tiles at 8. There the later one brings what decayed since the boundary between the two blocks, k_t
-// or q_t times the decays from the boundary to t, the earlier one k_s times the decays after s up to
-// the boundary, both single products of decays: nothing is divided, and nothing overflows where the
-// gate does not grow. All pairs of a level are one product of the warp in tf32, whose rounding is
-// lost in the sum over channels. At the last level the later operands are the hats.
+// Grams. The later one of two tokens brings what decayed since an anchor, k_t or q_t times the decays
+// from there to t, the earlier one k_s times the decays after s up to the anchor; all pairs of an
+// anchor are one product of the warp in tf32, whose rounding is lost in the sum over channels. Where
+// no channel decays by more than 60 bits in a tile, its beginning is the anchor of all pairs: the
+// later operands are the hats and the earlier one grows instead. Else by levels, and nothing is ever
+// divided: tokens whose numbers differ in bit 0 only meet at level 1, then blocks of two tokens at
+// level 2, blocks of four at 4, anchored between the blocks, so that both sides are products of
+// decays and nothing overflows where the gate does not grow. In the same way the tiles meet.
 //
 // Scales. q and k are normalized in what they become: G, Q and the products with the state.
 //
@@ -168,6 +171,7 @@ HELPER float widen_bf16(u32 bits)
 #endif
 }
 
+// The one in the upper half, hidden in the same way.
 HELPER float widen_upper(u32 bits)
 {
 #ifdef KDA_SOFT_DEVICE
@@ -1043,7 +1047,7 @@ static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "wh
 // Shared memory. The state, in each odd row the other half of its 8 steps first: off the banks of
 // the even row before it. The hats of all steps, as the lanes of the product want them: 16 bytes of
 // the rounded numbers, then of what their rounding lost. The warps' parts of the grams; over them,
-// once they are added, G and T of each tile, then T and QT as operands. The warps' parts of q.q;
+// once they are added, G and T of a tile, then T and QT as operands. The warps' parts of k.k and q.q;
 // beta and the scales of k and q; what is needed of the window at the end.
 constexpr u32 FRAGMENT = 32 * sizeof(quad);
 constexpr u32 STATE = 0, HATS = STATE + ROWS * (u32)ROW_BYTES;
@@ -1138,12 +1142,14 @@ HELPER quad limit_squares(const quad &x)
             limit_bf16(x.z, 0x5f805f80u), limit_bf16(x.w, 0x5f805f80u)};
 }
 
-// The later operands and the earlier one of a lane's token at a level, and the product of all
-// decays of its block.
-constexpr float NARROW = 60.0f;  // 2^60 times what limit_squares leaves is finite
+// The most that the decays of a tile may come to if its pairs are to be multiplied at once, to base
+// 2: as much times what limit_squares leaves is finite.
+constexpr float NARROW = 60.0f;
 
+// The later operands and the earlier one of a lane's token for an anchor, and the product of all
+// decays of its block of tokens, at last of the tile.
 struct factors {
-    float k[LANE_CHANNELS], q[LANE_CHANNELS];  // times the decays from the boundary to the token
+    float k[LANE_CHANNELS], q[LANE_CHANNELS];  // times the decays from the anchor to the token
     float earlier[LANE_CHANNELS];              // k times the decays after the token
     float block[LANE_CHANNELS];
 };
@@ -1194,7 +1200,7 @@ HELPER bool add_decays(const kda_verify_params &p, float (&d)[LANE_CHANNELS], u3
     return all_lanes(least >= -NARROW && most <= 0.0f);
 }
 
-// All pairs of a tile: what decays since its beginning against what grows since.
+// All pairs of a tile, from its beginning; then, for the tile behind it, from its end.
 HELPER void multiply_at_once(float (&gram)[4], factors &x, const float (&sums)[LANE_CHANNELS],
                              u32 tile, u32 lane)
 {
@@ -1270,7 +1276,7 @@ HELPER void store_part(u32 shared, const float (&gram)[4], u32 number, u32 warp,
 }
 
 // What a warp knows of a tile before its decays: k and q, and what meets itself exactly, k.k and
-// q.k on the diagonal, and q.q, which goes to shared memory.
+// q.k on the diagonal, and q.q. The norms' parts and beta go to shared memory.
 HELPER void begin_factors(factors &x, float (&gram)[4], const token_words &words, u32 shared,
                           u32 tile, u32 warp, u32 lane)
 {
