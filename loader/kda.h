@@ -264,8 +264,8 @@ KDA_API kda_status kda_context_prepare(kda_context *context, const kda_problem *
 // runs, which hides what a launch costs; refused for a body that does not wait. It depends on that
 // kernel as always: results and writes follow only what memory holds when all of that kernel is
 // complete, pool and index arrays included. Earlier than that, recurrent decode may look at the
-// index arrays and prefetch what these point to, never outside the tensors of the call: their memory
-// must be there while the kernel before runs.
+// index arrays and prefetch what these point to, never outside the tensors of the call: their
+// memory must be there while the kernel before runs.
 #define KDA_FLAG_PDL 2u
 
 // Recurrent decode. Accepted: T = 1, 2, 4, 5, 6 with precomputed gates; T = 3 with the lower bound

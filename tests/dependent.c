@@ -34,8 +34,7 @@ static void run_in_a_row(struct trial *trial, const struct suite_image *image)
     trial_download(trial);
 }
 
-void dependent_expect(struct trial *plain, struct trial *dependent,
-                      const struct suite_image *image)
+void dependent_expect(struct trial *plain, struct trial *dependent, const struct suite_image *image)
 {
     dependent->dependent = true;
     run_in_a_row(plain, image);
@@ -44,9 +43,8 @@ void dependent_expect(struct trial *plain, struct trial *dependent,
         fail_msg("%s %s: a dependent launch gives other bits", image->body, image->target);
 }
 
-void dependent_expect_late_slots(const struct suite_family *family,
-                                 const struct suite_image *image, int64_t heads,
-                                 int64_t value_heads)
+void dependent_expect_late_slots(const struct suite_family *family, const struct suite_image *image,
+                                 int64_t heads, int64_t value_heads)
 {
     int32_t ones[16];
     for (int i = 0; i < 16; i++) ones[i] = 1;

@@ -15,9 +15,8 @@ void dependent_expect(struct trial *plain, struct trial *dependent,
 
 // The slots of a dependent launch are what the kernel right before it writes, a null row's zeros,
 // over others that are live too.
-void dependent_expect_late_slots(const struct suite_family *family,
-                                 const struct suite_image *image, int64_t heads,
-                                 int64_t value_heads);
+void dependent_expect_late_slots(const struct suite_family *family, const struct suite_image *image,
+                                 int64_t heads, int64_t value_heads);
 
 // On the soft device: how many prefetches a dependent launch makes that sees all words as they are.
 long dependent_prefetches(struct trial *trial, const struct suite_image *image);

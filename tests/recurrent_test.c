@@ -743,7 +743,8 @@ enum rows { ROWS_MIXED, ROWS_RAGGED, ROWS_WILD, ROWS_KINDS };
 
 static struct trial open_rows(const struct suite_family *family, enum rows kind)
 {
-    static const int32_t wild[] = {INT_MAX, -1, 2, INT_MIN, 1, 6, -7, 0};  // 6: there is no such slot
+    static const int32_t wild[] = {INT_MAX, -1, 2,  INT_MIN,
+                                   1,       6,  -7, 0};  // 6: there is no such slot
     struct trial trial = trial_of(family, suite_size(3, 16), heads(), value_heads());
     const int32_t t = trial.tokens;
     trial.cu_form = t > 1 && kind == ROWS_RAGGED;
@@ -753,8 +754,11 @@ static struct trial open_rows(const struct suite_family *family, enum rows kind)
     }
     trial_open(&trial);
     accept_mix(&trial);
-    for (int64_t n = 0; trial.cu_form && n <= trial.rows; n++)  // with rows that are absent or short
-        trial.cu[n] = (int32_t)(n * t - (n % 3 == 1) - (n % 5 == 2 ? t : 0));
+    // With rows that are absent or short, and none that begins in the one before it.
+    for (int64_t n = 0; trial.cu_form && n <= trial.rows; n++) {
+        const int32_t begin = (int32_t)(n * t - (n % 3 == 1) - (n % 5 == 2 ? t : 0));
+        trial.cu[n] = n > 0 && begin < trial.cu[n - 1] ? trial.cu[n - 1] : begin;
+    }
     for (int64_t i = 0; kind == ROWS_WILD && i < trial.call.tok; i++)
         trial.indices[i] = i < 8 ? wild[i] == 6 ? (int32_t)trial.num_slots : wild[i] : -1;
     trial_fill_all(&trial, 2200, TRIAL_NORMAL);

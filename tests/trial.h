@@ -61,7 +61,7 @@ struct trial {
     bool cu_form;       // the packed form, with cu_seqlens
     bool no_indices, no_accepted;
     bool dependent;  // launched as the dependent of the kernel before it
-    bool slices;  // q, k and v are slices of one row
+    bool slices;     // q, k and v are slices of one row
     int64_t qkv_pad, gate_pad, beta_pad, slot_pad;
     int64_t shift[TRIAL_TENSORS];
     int32_t beta_is_logit;

@@ -263,13 +263,13 @@ static void set_gate(struct window *window, double gl)
             window_at(window, WINDOW_G, token, 0)[c] = oracle_bf16(gl);
 }
 
-// Gates that decay little where a token is and much where the raw gate is zero, as it would be of one
-// that is not there.
+// Gates that decay little where a token is and much where the raw gate is zero, as it would be of
+// one that is not there.
 static void set_bias(struct window *window)
 {
     if (window->gate == KDA_GATE_PRECOMPUTED) return;
     window->a_log[0] = 0.0f;
-    for (int c = 0; c < ORACLE_D; c++) window->dt_bias[c] = 12.0f;
+    for (int c = 0; c < ORACLE_D; c++) window->dt_bias[c] = 12.0f + (float)c / 100;
     set_gate(window, -12.0);
 }
 
