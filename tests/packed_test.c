@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/dependent.h"
 #include "tests/replay.h"
-#include "tests/trial.h"
 
 static struct suite_family family(void)
 {
@@ -285,6 +285,38 @@ static void p4_pool_beyond_2_31(void **state)
     }
 }
 
+// Aligned, and with everything off by one element.
+static struct trial open_slots(int64_t shift)
+{
+    static const int32_t slots[] = {2, -1, INT_MAX, 1, INT_MIN, 4, -7, 0};  // 4: no such slot
+    struct suite_family packed = family();
+    struct trial trial = trial_of(&packed, 8, 12, 12);
+    trial.num_slots = 4;
+    trial.slot_pad = shift;
+    for (int i = 0; i < TRIAL_TENSORS; i++) trial.shift[i] = shift;
+    trial_open(&trial);
+    memcpy(trial.indices, slots, sizeof slots);
+    trial_fill_all(&trial, 1000, TRIAL_NORMAL);
+    return trial;
+}
+
+static void dependent_launches(void **state)
+{
+    (void)state;
+    struct suite_family packed = family();
+    struct suite_image images[SUITE_IMAGES];
+    int count = suite_images(&packed, NULL, images);
+    for (int i = 0; i < count; i++) {
+        for (int64_t shift = 0; shift < 2; shift++) {
+            struct trial plain = open_slots(shift), dependent = open_slots(shift);
+            dependent_expect(&plain, &dependent, &images[i]);
+            trial_close(&plain);
+            trial_close(&dependent);
+        }
+        dependent_expect_late_slots(&packed, &images[i], 12, 12);
+    }
+}
+
 int main(int argc, char **argv)
 {
     int status = suite_open(argc, argv);
@@ -302,6 +334,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(p4_replay_with_other_inputs),
         cmocka_unit_test(p4_replay_one_live_row),
         cmocka_unit_test(p4_pool_beyond_2_31),
+        cmocka_unit_test(dependent_launches),
     };
     return suite_close(cmocka_run_group_tests_name("packed", tests, NULL, NULL));
 }

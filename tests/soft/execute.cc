@@ -496,7 +496,8 @@ SOFT_UNCHECKED unsigned soft_hint(unsigned long long address, int site)
     memcpy(&word, soft_global(address, sizeof word, site), sizeof word);
     m->hints = m->hints * 1664525 + 1013904223;
     const unsigned pick = m->hints >> 16;
-    return pick % 3 == 0 || soft_hints_exact() ? word : wrong[pick / 3 % (sizeof wrong / sizeof wrong[0])];
+    if (pick % 3 == 0 || soft_hints_exact()) return word;
+    return wrong[pick / 3 % (sizeof wrong / sizeof wrong[0])];
 }
 
 SOFT_UNCHECKED void soft_prefetch(unsigned long long address, unsigned size, int site)
