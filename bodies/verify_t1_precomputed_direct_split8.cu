@@ -704,6 +704,12 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
 // the result, whatever the sum became.
 HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
 
+HELPER float make_beta(const kda_verify_params &p, float beta)
+{
+    if (p.beta_is_logit) beta = sigmoid(beta);
+    return beta;
+}
+
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -731,7 +737,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     // In the shadow of token and slot: what the addresses have from neither, and the gate.
     token_address address = find_token(p, 0, query_head, head, lane);
     u64 state = state_address(p, 0, head, first_row + half) + lane % 16 * sizeof(quad);
-    u64 value = p.v + ((u64)head * DIM + own) * sizeof(u16);
+    u64 value = value_address(p, 0, head, own);
     u64 out = out_address(p, 0, head, own);
     compute_here(address.q), compute_here(address.k), compute_here(address.g);
     compute_here(address.beta), compute_here(state), compute_here(value), compute_here(out);
@@ -772,8 +778,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         predicted[i] = dot(x, k);
         read[i] = dot(x, q);
     }
-    float beta = widen_bf16(words.beta);
-    if (p.beta_is_logit) beta = sigmoid(beta);
+    const float beta = make_beta(p, widen_bf16(words.beta));
     const float kn_qn = scaled(scaled(sum_half(kq, lane), k_scale), q_scale);
     const float correction =
         beta * (widen_bf16(v) - scaled(sum_half(predicted, lane), k_scale));

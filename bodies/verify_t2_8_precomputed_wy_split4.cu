@@ -626,15 +626,15 @@ HELPER float shuffle_up(float x, u32 distance)
 #endif
 }
 
-HELPER bool all_lanes(bool x)
+HELPER bool any_lane(bool x)
 {
 #ifdef KDA_SOFT_DEVICE
-    u32 none = !x;
+    u32 any = x;
     for (u32 distance = 16; distance > 0; distance /= 2)
-        none |= soft_shuffle(none, (threadIdx.x % 32) ^ distance, __LINE__);
-    return !none;
+        any |= soft_shuffle(any, (threadIdx.x % 32) ^ distance, __LINE__);
+    return any;
 #else
-    return __all_sync(0xffffffffu, x);
+    return __any_sync(0xffffffffu, x);
 #endif
 }
 
@@ -964,6 +964,12 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
 // the result, whatever the sum became.
 HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
 
+HELPER float make_beta(const kda_verify_params &p, float beta)
+{
+    if (p.beta_is_logit) beta = sigmoid(beta);
+    return beta;
+}
+
 // The CTA's rows of a null row's tokens. Its inputs are not read.
 HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u32 first_row)
 {
@@ -1007,9 +1013,11 @@ HELPER u32 hat_address(u32 step, u32 tile, u32 lane)
     return HATS + tile * TILE_HATS + step * HAT_BYTES + lane * (u32)sizeof(quad);
 }
 
-// Of products of decays, for `hold`: 2^50. A sum over channels or tokens of products of two of them,
-// or of one with the state, is finite, and so is what becomes of it when it meets a zero.
-constexpr float LIMIT = 1.125899906842624e15f;
+// For `hold`: of hats 2^40, of G, of Q without its scale and of T without its beta 2^14, far beyond
+// what becomes of gates that cannot grow. A sum with the state is then 2^47 times its numbers, and
+// what it turns into meets T, then G, then T or QT: with their sums 2^17, 2^17 and 2^34. So results
+// are within 2^115 times the state, and never an infinity that meets a zero.
+constexpr float HAT_LIMIT = 1.099511627776e12f, MATRIX_LIMIT = 16384.0f;
 
 HELPER quad choose(bool first, const quad &a, const quad &b)
 {
@@ -1017,6 +1025,10 @@ HELPER quad choose(bool first, const quad &a, const quad &b)
 }
 
 // ---- tokens
+
+// What a CTA asks for early, the tokens of other CTAs queue behind. Where there are 16, it asks for v
+// and the state when its gates have come; with 8 the state's latency is worth more.
+constexpr bool LATE = TILES == 2;
 
 // What is a lane's of the CTA's head: its token of a tile, its eighth of a half-warp's channels, and
 // its first value row.
@@ -1048,29 +1060,28 @@ template <bool WIDE> HELPER void load_rows(u64 address, u32 (&x)[COLUMNS])
     }
 }
 
-template <bool WIDE>
+template <bool WIDE, bool WORDS, bool VALUES>
 HELPER void load_inputs(const kda_verify_params &p, const window &w, const place &place, inputs &x)
 {
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
         if (i * TILE + place.token >= w.present) continue;
         const u32 token = w.token + i * TILE + place.token;
-        x.words[i] = load_words<WIDE>(
-            find_token(p, token, place.query_head, place.head, place.eighth));
-        load_rows<WIDE>(p.v + (token * (u64)p.v_stride + (u64)place.head * DIM + place.row) *
-                                  sizeof(u16), x.v[i]);
+        if (WORDS)
+            x.words[i] = load_words<WIDE>(
+                find_token(p, token, place.query_head, place.head, place.eighth));
+        if (VALUES) load_rows<WIDE>(value_address(p, token, place.head, place.row), x.v[i]);
     }
 }
 
-// At once where all of it is known to be aligned.
-HELPER inputs load_inputs(const kda_verify_params &p, const window &w, const place &place)
+// At once where all of the call is known to be aligned.
+template <bool WORDS, bool VALUES>
+HELPER void load_inputs(const kda_verify_params &p, const window &w, const place &place, inputs &x)
 {
-    inputs x = {};
     if (p.wide)
-        load_inputs<true>(p, w, place, x);
+        load_inputs<true, WORDS, VALUES>(p, w, place, x);
     else
-        load_inputs<false>(p, w, place, x);
-    return x;
+        load_inputs<false, WORDS, VALUES>(p, w, place, x);
 }
 
 // Within 2^64. Beyond it a sum of squares overflows and the scale that comes of it is zero; within
@@ -1100,10 +1111,10 @@ template <u32 LEVEL> HELPER void join_blocks(factors &x, u32 lane)
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
         const float other = shuffle_xor(x.block[c], 4 * LEVEL);
-        x.k[c] = hold(multiply_if(later, x.k[c], other), LIMIT);
-        x.q[c] = hold(multiply_if(later, x.q[c], other), LIMIT);
-        x.earlier[c] = hold(multiply_if(!later, x.earlier[c], other), LIMIT);
-        x.block[c] = hold(x.block[c] * other, LIMIT);
+        x.k[c] = hold(multiply_if(later, x.k[c], other), HAT_LIMIT);
+        x.q[c] = hold(multiply_if(later, x.q[c], other), HAT_LIMIT);
+        x.earlier[c] = hold(multiply_if(!later, x.earlier[c], other), HAT_LIMIT);
+        x.block[c] = hold(x.block[c] * other, HAT_LIMIT);
     }
 }
 
@@ -1138,7 +1149,7 @@ HELPER bool add_decays(const kda_verify_params &p, float (&d)[LANE_CHANNELS], u3
     (void)p;
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) least = fminf(least, d[c]);
-    return all_lanes(least >= -NARROW && most <= 0.0f);
+    return !any_lane(!(least >= -NARROW && most <= 0.0f));
 }
 
 // All pairs of a tile, from its beginning; then, for the tile behind it, from its end.
@@ -1184,8 +1195,8 @@ HELPER void multiply_by_levels(float (&gram)[4], factors &x, u32 lane)
 {
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
-        x.k[c] = hold(x.earlier[c] * x.block[c], LIMIT);
-        x.q[c] = hold(x.q[c] * x.block[c], LIMIT);
+        x.k[c] = hold(x.earlier[c] * x.block[c], HAT_LIMIT);
+        x.q[c] = hold(x.q[c] * x.block[c], HAT_LIMIT);
     }
     multiply_level<1>(gram, x, lane);
     join_blocks<1>(x, lane);
@@ -1243,25 +1254,29 @@ struct before {
     float earlier[LANE_CHANNELS], block[LANE_CHANNELS];
 };
 
-// The warp's part of the gram of both tiles, and the second tile's factors become hats.
+// The warp's part of the gram of both tiles, and the second tile's factors become hats. FALLS: no
+// decay grows.
+template <bool FALLS>
 HELPER void join_tiles(u32 shared, const before &first, factors &x, u32 warp, u32 lane)
 {
     float gram[4] = {};
     multiply_tokens<false>(gram, x, first.earlier);
 #pragma unroll
     for (u32 c = 0; c < LANE_CHANNELS; c++) {
-        x.k[c] = x.k[c] * first.block[c];
-        x.q[c] = x.q[c] * first.block[c];
+        const float k = x.k[c] * first.block[c], q = x.q[c] * first.block[c];
+        x.k[c] = FALLS ? k : hold(k, HAT_LIMIT);
+        x.q[c] = FALLS ? q : hold(q, HAT_LIMIT);
     }
     store_part(shared, gram, 2, warp, lane);
 }
 
 // What becomes of a tile whose factors are there. The first one comes first.
+template <bool FALLS>
 HELPER void end_factors(factors &x, const float (&gram)[4], before &first, u32 shared, u32 tile,
                         u32 warp, u32 lane)
 {
     store_part(shared, gram, tile, warp, lane);
-    if (tile == 1) join_tiles(shared, first, x, warp, lane);
+    if (tile == 1) join_tiles<FALLS>(shared, first, x, warp, lane);
     store_hats(shared, x, tile, warp, lane);
 #pragma unroll
     for (u32 c = 0; c < LANE_CHANNELS; c++) {
@@ -1297,11 +1312,12 @@ HELPER before load_before(u32 shared, u32 warp, u32 lane)
     return x;
 }
 
-// The hats, and the warp's part of the grams.
-HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TILES],
-                      const gate &gate, u32 present, u32 shared, u32 warp, u32 lane)
+// What decays up to a lane's token of each tile, as logarithms. Returns whether the tiles may be
+// multiplied at once.
+HELPER bool sum_decays(const kda_verify_params &p, const token_words (&words)[TILES],
+                       const gate &gate, u32 present, float (&sums)[TILES][LANE_CHANNELS],
+                       u32 lane)
 {
-    float sums[TILES][LANE_CHANNELS];
     bool narrow = true;
 #pragma unroll
     for (u32 i = 0; i < TILES; i++) {
@@ -1310,6 +1326,14 @@ HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TIL
         (void)present;
         narrow = add_decays(p, sums[i], lane) && narrow;
     }
+    return narrow;
+}
+
+// The hats, and the warp's part of the grams.
+HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TILES],
+                      const gate &gate, const float (&sums)[TILES][LANE_CHANNELS], bool narrow,
+                      u32 shared, u32 warp, u32 lane)
+{
     if (narrow) {
         before first = {};
 #pragma unroll
@@ -1318,7 +1342,7 @@ HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TIL
             float gram[4] = {};
             begin_factors(x, gram, words[i], shared, i, warp, lane);
             multiply_at_once(gram, x, sums[i], i, lane);
-            end_factors(x, gram, first, shared, i, warp, lane);
+            end_factors<true>(x, gram, first, shared, i, warp, lane);
         }
     } else {
         // One tile after the other, in a loop, or they do not fit into the registers.
@@ -1335,7 +1359,7 @@ HELPER void make_hats(const kda_verify_params &p, const token_words (&words)[TIL
             multiply_by_levels(gram, x, lane);
             before first = {};
             if (i == 1) first = load_before(shared, warp, lane);
-            end_factors(x, gram, first, shared, i, warp, lane);
+            end_factors<false>(x, gram, first, shared, i, warp, lane);
             if (i == 0 && TILES == 2) store_before(shared, first, warp, lane);
         }
     }
@@ -1366,12 +1390,14 @@ HELPER void add_parts(float (&x)[4], u32 block, u32 lane)
 }
 
 // By the scales of row g and by that of column g's k.
-HELPER void scale_block(float (&x)[4], const pair &row, float column, u32 lane)
+HELPER void scale_block(const kda_verify_params &p, float (&x)[4], const pair &row, float column,
+                        u32 lane)
 {
+    const float limits[2] = {MATRIX_LIMIT, MATRIX_LIMIT * fabsf(p.scale)};
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
         const float k = shuffle_from(column, (lane % 4 * 2 + j % 2) * 4);
-        x[j] = hold(scaled(scaled(x[j], k), j < 2 ? row.x : row.y), LIMIT);
+        x[j] = hold(scaled(scaled(x[j], k), j < 2 ? row.x : row.y), limits[j / 2]);
     }
 }
 
@@ -1417,7 +1443,7 @@ HELPER void substitute(u32 block, u32 beta, u32 lane)
             for (u32 i = 0; i < 4; i++)
                 if (s + i < t) rest = fmaf(-g[i], x[s + i], rest);
         }
-        x[t] = hold(rest * lds(beta + t * (u32)sizeof(float)), LIMIT);
+        x[t] = hold(rest, MATRIX_LIMIT) * lds(beta + t * (u32)sizeof(float));
     }
     if (lane < TILE) {
 #pragma unroll
@@ -1449,15 +1475,13 @@ HELPER void solve_tile(const kda_verify_params &p, u32 present, u32 tile, u32 sh
     const pair scales = make_scales(p, shared, tile * TILE + g);
     float x[4];
     add_parts(x, block, lane);
-    scale_block(x, scales, scales.x, lane);
+    scale_block(p, x, scales, scales.x, lane);
 #pragma unroll
     for (u32 j = 0; j < 4; j++)
         if (2 * t + j % 2 > g) x[j] = 0.0f;  // a later token
-    sts64(block + G + g * MATRIX_ROW + 2 * t * (u32)sizeof(float),
-          (u64)as_bits(x[1]) << 32 | as_bits(x[0]));
+    sts_pair(block + G + g * MATRIX_ROW + t * (u32)sizeof(pair), {x[0], x[1]});
     if (t == 0) {
-        float beta = lds(own + BETA);
-        if (p.beta_is_logit) beta = sigmoid(beta);
+        const float beta = make_beta(p, lds(own + BETA));
         sts(own + BETA, tile * TILE + g < present ? beta : 0.0f);
         sts(own + K_SCALE, scales.x);
         sts(own + Q_SCALE, scales.y);
@@ -1469,7 +1493,7 @@ HELPER void solve_tile(const kda_verify_params &p, u32 present, u32 tile, u32 sh
     const parts q = split_bf16(x[2], x[3]);
     float read[4] = {};
     multiply_block(read, {q.high, 0, q.lost, 0}, load_columns(block, lane));
-    store_operands(block, split_bf16(row.x, row.y), split_bf16(hold(read[0], LIMIT), hold(read[1], LIMIT)), lane);
+    store_operands(block, split_bf16(row.x, row.y), split_bf16(read[0], read[1]), lane);
 }
 
 // Where rows of the second tile meet columns of the first: G and Q, as operands.
@@ -1478,7 +1502,7 @@ HELPER void scale_across(const kda_verify_params &p, u32 shared, u32 lane)
     const u32 block = block_address(shared, 2);
     float x[4];
     add_parts(x, block, lane);
-    scale_block(x, make_scales(p, shared, TILE + lane / 4),
+    scale_block(p, x, make_scales(p, shared, TILE + lane / 4),
                 make_scales(p, shared, lane / 4).x, lane);
     store_operands(block, split_bf16(x[0], x[1]), split_bf16(x[2], x[3]), lane);
 }
@@ -1567,8 +1591,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     u64 state = state_address(p, w.slot, head, first_row + row);
     compute_here(state);
     const gate gate = load_gate(p, query_head, place.eighth);
-    const inputs x = load_inputs(p, w, place);
-    copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+    inputs x = {};
+    load_inputs<true, !LATE>(p, w, place, x);
+    if (!LATE) copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
     if (threadIdx.x == 0) sts_quad(shared + WINDOW, {w.token, w.present, (u32)w.slot, 0});
     if (p.kg && blockIdx.x % SPLIT == 0) {
 #pragma unroll
@@ -1579,7 +1604,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         }
     }
 
-    make_hats(p, x.words, gate, w.present, shared, warp, lane);
+    float sums[TILES][LANE_CHANNELS];
+    const bool narrow = sum_decays(p, x.words, gate, w.present, sums, lane);
+    if (LATE) {
+        load_inputs<false, true>(p, w, place, x);
+        copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+    }
+    make_hats(p, x.words, gate, sums, narrow, shared, warp, lane);
     sync_cta();
     const quad end = lds_quad(shared + WINDOW);  // what was in registers lies in shared memory
     const u32 token = end.x, present = end.y;

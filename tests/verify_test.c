@@ -519,6 +519,54 @@ static void v7_growing_gate(void **state)
         }
 }
 
+// The same over a state. The decays of a token's channels add up to less than 2^115 over the window,
+// in both halves of it, in the first or in the second one.
+static void v7_growing_gate_over_a_state(void **state)
+{
+    (void)state;
+    static const double gates_that_grow[] = {1.25, 2.5, 3.75, 4.75, 4.96875};
+    for (int half = 0; half < 3; half++)
+        for (size_t i = 0; i < sizeof gates_that_grow / sizeof *gates_that_grow; i++) {
+            struct window window = window_of(KDA_GATE_PRECOMPUTED, 16, 1, 1, 1);
+            window.finite_only = true;
+            window_open(&window);
+            window_fill_all(&window, 765, TRIAL_NORMAL);
+            for (int64_t token = 0; token < window.call.tok; token++)
+                for (int c = 0; c < ORACLE_D; c++)
+                    window_at(&window, WINDOW_G, token, 0)[c] =
+                        oracle_bf16(half == 2 || token / 8 == half ? gates_that_grow[i] : 0);
+            run_hazard(&window, "growing gate over a state");
+        }
+}
+
+// Nor does the state grow where every token corrects what the gate made of the one channel that all
+// keys have, whatever the gate: the plain recurrence stays finite, products of decays do not.
+static void v7_growing_gate_corrected(void **state)
+{
+    (void)state;
+    static const double gates_that_grow[] = {2, 4.75, 12, 50};
+    for (int32_t tokens = 2; tokens <= 16; tokens += tokens == 2 ? 6 : 4)
+        for (size_t i = 0; i < sizeof gates_that_grow / sizeof *gates_that_grow; i++) {
+            struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
+            window.finite_only = true;
+            window_open(&window);
+            window_fill_all(&window, 767, TRIAL_NORMAL);
+            set_gate(&window, gates_that_grow[i]);
+            uint16_t *rows = window.buffers[WINDOW_STATE].host;
+            for (int c = 0; c < ORACLE_HEAD; c++)
+                if (c % ORACLE_D) rows[c] = 0;
+            for (int64_t token = 0; token < window.call.tok; token++) {
+                uint16_t *key = window_at(&window, WINDOW_K, token, 0);
+                memset(key, 0, ORACLE_D * 2);
+                key[0] = oracle_bf16(1);
+                *window_at(&window, WINDOW_BETA, token, 0) = oracle_bf16(1);
+            }
+            window_verify(&window, NULL, NULL);
+            window_expect(&window, "growing gate, corrected");
+            window_close(&window);
+        }
+}
+
 static void v8_slices_and_strides(void **state)
 {
     (void)state;
@@ -763,6 +811,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(v7_zero_vectors),
         cmocka_unit_test(v7_norms),
         cmocka_unit_test(v7_growing_gate),
+        cmocka_unit_test(v7_growing_gate_over_a_state),
+        cmocka_unit_test(v7_growing_gate_corrected),
         cmocka_unit_test(v8_slices_and_strides),
         cmocka_unit_test(v8_default_slots),
         cmocka_unit_test(v9_beyond_2_31),
