@@ -483,7 +483,7 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // ----------------------------------------------------------------------------------------- decode
 //
 // What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
-// and the step of rows that go through one token without shared memory.
+// and the step of rows through one token, which lies in registers or in shared memory.
 //
 // Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
 //          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
@@ -689,14 +689,45 @@ HELPER void prefetch_head(const kda_recurrent_params &p, u32 head)
 
 HELPER void begin_head(const kda_recurrent_params &p, u32 head, u32 warp)
 {
-    if (p.dependent) {
-        if (blockIdx.x % SPLIT == 0 && blockIdx.y * gridDim.x + blockIdx.x < EARLY_CTAS &&
-            warp == 0)
-            prefetch_head(p, head);
-    }
+    // The rest of the condition behind a branch of its own: other launches go past all of it.
+    if (p.dependent && (blockIdx.x % SPLIT == 0 &&
+                        blockIdx.y * gridDim.x + blockIdx.x < EARLY_CTAS && warp == 0))
+        prefetch_head(p, head);
     begin_grid();
 }
 
+// ---- rows, by passes of a warp
+
+constexpr int WARPS = THREADS / 32;
+constexpr int WARP_ROWS = ROWS / WARPS;
+constexpr int HALF_ROWS = WARP_ROWS / 2;                  // rows of a half-warp
+constexpr int PASS_ROWS = HALF_ROWS < 4 ? HALF_ROWS : 4;  // of these, in f32 registers at a time
+constexpr int PASSES = HALF_ROWS / PASS_ROWS;
+constexpr u32 ROW_LANES = 16 / PASS_ROWS;  // lanes that end with the sums of one row
+static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
+
+// Of each pass, the row whose sums a lane gets.
+HELPER u32 own_row(u32 lane, u32 half) { return lane % 16 / ROW_LANES * 2 + half; }
+
+// S' of a row, and what the lane's channels add to its p and r.
+HELPER void decay_row(float (&x)[LANE_CHANNELS], const float (&d)[LANE_CHANNELS],
+                      const float (&k)[LANE_CHANNELS], const float (&q)[LANE_CHANNELS],
+                      float &predicted, float &read)
+{
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) x[c] = x[c] * d[c];
+    predicted = dot(x, k);
+    read = dot(x, q);
+}
+
+// S of row i of a pass; w is the one of the lane's own row. Two forms of one shuffle: each template
+// has the one that its order of instructions was measured with.
+HELPER void update_row(float (&x)[LANE_CHANNELS], const float (&k)[LANE_CHANNELS], float w, int i)
+{
+    const float row_w = shuffle_from(w, threadIdx.x % 32 / 16 * 16 + i * ROW_LANES);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) x[c] = fmaf(row_w, k[c], x[c]);
+}
 
 // ---- vectors of 128 f32 in shared memory
 
@@ -719,18 +750,10 @@ HELPER void load_vector(u32 part, float (&x)[LANE_CHANNELS])
     x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
+// ---- the row's tokens in shared memory
 
-// ----------------------------------------------------------------------------------------- kernel
-
-constexpr int WARPS = THREADS / 32;
-constexpr int WARP_ROWS = ROWS / WARPS;
-// Rows per half-warp that are in f32 registers at a time.
-constexpr int PASS_ROWS = WARP_ROWS / 2 < 4 ? WARP_ROWS / 2 : 4;
-constexpr int PASSES = WARP_ROWS / (2 * PASS_ROWS);
-constexpr u32 ROW_LANES = 16 / PASS_ROWS;  // lanes that end with the sums of one row
 constexpr int VALUES = (TOKENS * ROWS + THREADS - 1) / THREADS;  // of v, per thread
 static_assert(TOKENS <= 2 * WARPS, "a half-warp makes one token");
-static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
 
 // Shared memory of one token: three vectors, then the scalars, then the CTA's part of v in f32.
 constexpr u32 K = 0, Q = VECTOR_BYTES, D = 2 * VECTOR_BYTES;
@@ -739,6 +762,56 @@ constexpr u32 SLOT = BETA + 8;  // where the CTA's first row goes, 0: nowhere
 constexpr u32 V = BETA + 16;
 constexpr u32 TOKEN_BYTES = V + ROWS * sizeof(float);
 static_assert(TOKEN_BYTES % 16 == 0 && SMEM == TOKENS * TOKEN_BYTES, "the row's smem");
+
+// This thread's part of v.
+HELPER void load_values(u32 (&v)[VALUES], const kda_recurrent_params &p, const sequence &s, u32 head,
+                        u32 first_row)
+{
+#pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const u32 i = j * THREADS + threadIdx.x;
+        v[j] = i < s.present * ROWS
+                   ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS)
+                   : 0;
+    }
+}
+
+// The same part, in f32; `values` are the elements of the tokens that exist.
+HELPER void store_values(u32 shared, const u32 (&v)[VALUES], u32 values)
+{
+#pragma unroll
+    for (int j = 0; j < VALUES; j++) {
+        const u32 i = j * THREADS + threadIdx.x;
+        if (i < values) sts(shared + i / ROWS * TOKEN_BYTES + V + i % ROWS * sizeof(float),
+                            widen_bf16(v[j]));
+    }
+}
+
+// Takes PASS_ROWS rows through the token at that address, whose vectors are d, k and q. Finds the
+// token's slot and stores them there, the first one `lane_rows` beyond; 0: nowhere. Returns o of the
+// lane's own row.
+HELPER float step_rows(float (&x)[PASS_ROWS][LANE_CHANNELS], const float (&d)[LANE_CHANNELS],
+                       const float (&k)[LANE_CHANNELS], const float (&q)[LANE_CHANNELS], u32 token,
+                       u32 own, u32 lane_rows, u32 lane, u64 &slot)
+{
+    float predicted[PASS_ROWS], read[PASS_ROWS];
+#pragma unroll
+    for (int i = 0; i < PASS_ROWS; i++) decay_row(x[i], d, k, q, predicted[i], read[i]);
+    const float v = lds(token + V + own * sizeof(float));
+    const float w = lds(token + BETA) * (v - sum_half(predicted, lane));
+    const float o = fmaf(w, lds(token + KQ), sum_half(read, lane));
+    slot = lds64(token + SLOT);
+#pragma unroll
+    for (int i = 0; i < PASS_ROWS; i++) update_row(x[i], k, w, i);
+    if (slot) {
+#pragma unroll
+        for (int i = 0; i < PASS_ROWS; i++)
+            store_state(slot + lane_rows + i * 2 * ROW_BYTES, pack_row(x[i]));
+    }
+    return o;
+}
+
+// ----------------------------------------------------------------------------------------- kernel
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     kda_d128_t1_precomputed_split8(const __grid_constant__ struct kda_recurrent_params p)
@@ -763,11 +836,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
     const u32 values = s.present * ROWS;
     u32 v[VALUES];
-#pragma unroll
-    for (int j = 0; j < VALUES; j++) {
-        const u32 i = j * THREADS + threadIdx.x;
-        v[j] = i < values ? load_value(p, s.token + i / ROWS, head, first_row + i % ROWS) : 0;
-    }
+    load_values(v, p, s, head, first_row);
     if (s.live == 0) {  // a null row
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < values; i += THREADS)
@@ -804,17 +873,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     if (threadIdx.x < TOKENS)
         sts64(shared + threadIdx.x * TOKEN_BYTES + SLOT,
               s.live >> threadIdx.x & 1 ? state_address(p, slot, head, first_row) : 0);
-#pragma unroll
-    for (int j = 0; j < VALUES; j++) {
-        const u32 i = j * THREADS + threadIdx.x;
-        if (i < values) sts(shared + i / ROWS * TOKEN_BYTES + V + i % ROWS * sizeof(float),
-                            widen_bf16(v[j]));
-    }
+    store_values(shared, v, values);
     sync_cta();
 
     const u32 end = shared + s.present * TOKEN_BYTES;
     // The row whose sums this lane gets.
-    u32 own = warp * WARP_ROWS + lane % 16 / ROW_LANES * 2 + half;
+    u32 own = warp * WARP_ROWS + own_row(lane, half);
     u32 lane_rows = lane_state;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
@@ -830,32 +894,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
 #pragma unroll 1
         for (u32 token = shared; token != end; token += TOKEN_BYTES) {
             float k[LANE_CHANNELS], q[LANE_CHANNELS], d[LANE_CHANNELS];
-            float predicted[PASS_ROWS], read[PASS_ROWS];
             load_vector(token + D + vector_part(lane), d);
             load_vector(token + K + vector_part(lane), k);
             load_vector(token + Q + vector_part(lane), q);
-#pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) {
-#pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * d[c];
-                predicted[i] = dot(x[i], k);
-                read[i] = dot(x[i], q);
-            }
-            const float v = lds(token + V + own * sizeof(float));
-            const float w = lds(token + BETA) * (v - sum_half(predicted, lane));
-            const float o = fmaf(w, lds(token + KQ), sum_half(read, lane));
-            const u64 slot = lds64(token + SLOT);
-#pragma unroll
-            for (int i = 0; i < PASS_ROWS; i++) {
-                const float row_w = shuffle_from(w, half * 16 + i * ROW_LANES);
-#pragma unroll
-                for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, k[c], x[i][c]);
-            }
-            if (slot) {
-#pragma unroll
-                for (int i = 0; i < PASS_ROWS; i++)
-                    store_state(slot + lane_rows + i * 2 * ROW_BYTES, pack_row(x[i]));
-            }
+            u64 slot;
+            const float o = step_rows(x, d, k, q, token, own, lane_rows, lane, slot);
             if (lane % ROW_LANES == 0) store_bf16(out, slot ? o : 0.0f);
             out += (u64)p.value_heads * ROW_BYTES;
         }

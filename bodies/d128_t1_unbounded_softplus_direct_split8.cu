@@ -409,7 +409,7 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // ----------------------------------------------------------------------------------------- decode
 //
 // What recurrent and packed decode share: which tokens and slots a row has, the vectors of a token,
-// and the step of rows that go through one token without shared memory.
+// and the step of rows through one token, which lies in registers or in shared memory.
 //
 // Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
 //          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
@@ -553,6 +553,7 @@ HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const q
 {
     float g[LANE_CHANNELS];
     unpack_bf16(words, g);
+    (void)p;
     constexpr int REST = LANE_CHANNELS - GATE_CHANNELS;
     const bool upper = GATE_PARTS == 2 && lane & 16;
     const float rate = exp_fast(gate.a_log);
@@ -588,7 +589,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     return t;
 }
 
-// ---- direct decode: one token, rows from bf16 to bf16
+// ---- rows, by passes of a warp
 
 constexpr int WARPS = THREADS / 32;
 constexpr int WARP_ROWS = ROWS / WARPS;
@@ -596,11 +597,34 @@ constexpr int HALF_ROWS = WARP_ROWS / 2;                  // rows of a half-warp
 constexpr int PASS_ROWS = HALF_ROWS < 4 ? HALF_ROWS : 4;  // of these, in f32 registers at a time
 constexpr int PASSES = HALF_ROWS / PASS_ROWS;
 constexpr u32 ROW_LANES = 16 / PASS_ROWS;  // lanes that end with the sums of one row
-static_assert(TOKENS == 1 && DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS == WARP_ROWS,
-              "one token, whole passes");
+static_assert(DIM % SPLIT == 0 && 2 * PASSES * PASS_ROWS * WARPS == ROWS, "whole passes");
 
 // Of each pass, the row whose sums a lane gets.
-HELPER u32 own_row(u32 lane) { return lane % 16 / ROW_LANES * 2 + lane / 16; }
+HELPER u32 own_row(u32 lane, u32 half) { return lane % 16 / ROW_LANES * 2 + half; }
+
+// S' of a row, and what the lane's channels add to its p and r.
+HELPER void decay_row(float (&x)[LANE_CHANNELS], const float (&d)[LANE_CHANNELS],
+                      const float (&k)[LANE_CHANNELS], const float (&q)[LANE_CHANNELS],
+                      float &predicted, float &read)
+{
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) x[c] = x[c] * d[c];
+    predicted = dot(x, k);
+    read = dot(x, q);
+}
+
+// S of row i of a pass; w is the one of the lane's own row. Two forms of one shuffle: each template
+// has the one that its order of instructions was measured with.
+HELPER void update_row(float (&x)[LANE_CHANNELS], const float (&k)[LANE_CHANNELS], float w, int i)
+{
+    const float row_w = shuffle_half(w, i * ROW_LANES);
+#pragma unroll
+    for (int c = 0; c < LANE_CHANNELS; c++) x[c] = fmaf(row_w, k[c], x[c]);
+}
+
+// ---- direct decode: one token, rows from bf16 to bf16
+
+static_assert(TOKENS == 1, "one token");
 
 // Takes PASS_ROWS rows through the token and packs them again; returns o of the lane's own row,
 // whose element of v is `v`.
@@ -610,18 +634,13 @@ HELPER float step_rows(const token &t, float v, quad *rows, u32 lane)
 #pragma unroll
     for (int i = 0; i < PASS_ROWS; i++) {
         unpack_bf16(rows[i], x[i]);
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = x[i][c] * t.d[c];
-        predicted[i] = dot(x[i], t.k);
-        read[i] = dot(x[i], t.q);
+        decay_row(x[i], t.d, t.k, t.q, predicted[i], read[i]);
     }
     const float w = t.beta * (v - sum_half(predicted, lane));
     const float o = fmaf(w, t.kq, sum_half(read, lane));
 #pragma unroll
     for (int i = 0; i < PASS_ROWS; i++) {
-        const float row_w = shuffle_half(w, i * ROW_LANES);
-#pragma unroll
-        for (int c = 0; c < LANE_CHANNELS; c++) x[i][c] = fmaf(row_w, t.k[c], x[i][c]);
+        update_row(x[i], t.k, w, i);
         rows[i] = pack_row(x[i]);
     }
     return o;
@@ -638,7 +657,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     const sequence s = find_sequence(p, blockIdx.y);
     if (s.present == 0) return;
 
-    const u32 query_head = find_query_head(p, head), own = first_row + own_row(lane);
+    const u32 query_head = find_query_head(p, head), own = first_row + own_row(lane, lane / 16);
     const token_words words = load_token(p, find_token(p, s.token, query_head, head, lane));
     const gate gate = load_gate(p, query_head, lane);
     u32 v[PASSES];
