@@ -3,12 +3,14 @@
 //   dump_test KDA_DUMP ROUTES.golden [BUNDLE]
 // The golden file is what `kda-dump BUNDLE routes` prints for the default bundle. It is compared
 // with a bundle made from the manifest, and with BUNDLE.
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,7 +188,8 @@ static void route(void **state)
     expect("made.bundle route --op recurrent --cc 12.0 --cuda 13.0 --sms 148 --n 1", 1,
            "refused: KDA_E_NO_ROUTE: ");
     expect("made.bundle route --op recurrent --cc 12.0 --cuda 13.0 --sms 148 --n 1 --json", 1,
-           "{\n  \"status\": \"KDA_E_NO_ROUTE\",\n  \"error\": \"recurrent: CC 12.0 does not have a route");
+           "{\n  \"status\": \"KDA_E_NO_ROUTE\",\n  \"error\": \"recurrent: CC 12.0 does not have "
+           "a route");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148 --n 1 --state f32", 1,
            "KDA_E_UNSUPPORTED");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 0 --n 1", 1,
@@ -219,6 +222,40 @@ static void extract(void **state)
     expect("made.bundle extract packed_t1_tile8", 2, "expected BODY.TARGET");
     expect("made.bundle extract", 2, "expected BODY.TARGET");
     expect("made.bundle extract packed_t1_tile8.sm_103a -o missing/image", 2, "KDA_E_IO");
+}
+
+// A link stays one and what it points to is replaced; a pipe or a device is written to, not
+// replaced.
+static void extract_to_what_is_there(void **state)
+{
+    (void)state;
+    char path[64];
+    struct stat what;
+    expect("made.bundle extract packed_t1_tile8.sm_103a -o behind", 0, "behind: ");
+    snprintf(path, sizeof path, "%s/link", folder);
+    assert_int_equal(symlink("behind", path), 0);
+    expect("made.bundle extract packed_t1_tile8.sm_100f -o link", 0, "link: ");
+    assert_int_equal(lstat(path, &what), 0);
+    assert_true(S_ISLNK(what.st_mode));
+    assert_int_equal(
+        run("made.bundle extract packed_t1_tile8.sm_100f -o other && cmp other behind"), 0);
+    snprintf(path, sizeof path, "%s/dangling", folder);
+    assert_int_equal(symlink("nowhere", path), 0);
+    expect("made.bundle extract packed_t1_tile8.sm_100f -o dangling", 0, "dangling: ");
+    assert_int_equal(run("made.bundle verify && cmp other nowhere"), 0);
+
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const int pipe = open(path, O_RDWR);
+    char image[38];
+    expect("made.bundle extract packed_t1_tile8.sm_100f -o pipe", 0, "pipe: ");
+    assert_int_equal(read(pipe, image, sizeof image), sizeof image);
+    assert_memory_equal(image, "image of packed_t1_tile8 for sm_100f by", sizeof image);
+    close(pipe);
+    assert_int_equal(lstat(path, &what), 0);
+    assert_true(S_ISFIFO(what.st_mode));
+    assert_int_equal(mkdir(strcat(path, "s"), 0700), 0);
+    expect("made.bundle extract packed_t1_tile8.sm_103a -o pipes", 2, "pipes: cannot be written");
 }
 
 static void diff(void **state)
@@ -269,12 +306,14 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    static const char *const names[] = {"made.bundle", "bad.bundle", "other.bundle", "image",
-                                        "packed_t1_tile8.sm_100f.cubin"};
+    static const char *const names[] = {
+        "made.bundle", "bad.bundle", "other.bundle", "image",   "packed_t1_tile8.sm_100f.cubin",
+        "behind",      "link",       "other",        "nowhere", "dangling",
+        "pipe",        "pipes"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         char path[64];
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        (void)unlink(path);  // a failed test may not have made it
+        (void)remove(path);  // a failed test may not have made it
     }
     return rmdir(folder);
 }
@@ -294,9 +333,15 @@ int main(int argc, char **argv)
         return 2;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(routes), cmocka_unit_test(help),  cmocka_unit_test(verify),
-        cmocka_unit_test(table),  cmocka_unit_test(route), cmocka_unit_test(extract),
-        cmocka_unit_test(diff),   cmocka_unit_test(env),
+        cmocka_unit_test(routes),
+        cmocka_unit_test(help),
+        cmocka_unit_test(verify),
+        cmocka_unit_test(table),
+        cmocka_unit_test(route),
+        cmocka_unit_test(extract),
+        cmocka_unit_test(diff),
+        cmocka_unit_test(env),
+        cmocka_unit_test(extract_to_what_is_there),
     };
     return cmocka_run_group_tests_name("dump", tests, set_up, tear_down);
 }

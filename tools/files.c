@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 kda_status kda_files_read(const char *path, uint8_t **out_data, size_t *out_size, kda_error *err)
@@ -47,26 +48,50 @@ fail:
     return status;
 }
 
-kda_status kda_files_write(const char *path, const void *data, size_t size, kda_error *err)
+static bool write_all(const char *path, const void *data, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    bool written = file && fwrite(data, 1, size, file) == size;
+    if (file && fclose(file) != 0) written = false;
+    return written;
+}
+
+// The file is there at once or not at all.
+static bool replace(const char *path, const void *data, size_t size)
 {
     char suffix[32];
     snprintf(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
-    size_t n = strlen(path);
+    const size_t n = strlen(path);
     char *temporary = malloc(n + sizeof suffix);
-    if (!temporary) return kda_fail(err, KDA_E_NO_MEMORY, "%s: no memory for its name", path);
+    if (!temporary) return false;
     memcpy(temporary, path, n);
     memcpy(temporary + n, suffix, strlen(suffix) + 1);
-
-    FILE *file = fopen(temporary, "wb");
-    bool written = file && fwrite(data, 1, size, file) == size;
-    if (file && fclose(file) != 0) written = false;
-    kda_status status = KDA_OK;
-    if (!written || rename(temporary, path) != 0) {
-        status = kda_fail(err, KDA_E_IO, "%s: cannot be written: %s", path, strerror(errno));
-        if (file) remove(temporary);
+    const bool written = write_all(temporary, data, size) && rename(temporary, path) == 0;
+    if (!written) {
+        const int reason = errno;
+        remove(temporary);
+        errno = reason;
     }
     free(temporary);
-    return status;
+    return written;
+}
+
+kda_status kda_files_write(const char *path, const void *data, size_t size, kda_error *err)
+{
+    struct stat what;
+    bool written;
+    if (lstat(path, &what) != 0 || S_ISREG(what.st_mode)) {
+        written = replace(path, data, size);
+    } else if (stat(path, &what) == 0 && S_ISREG(what.st_mode)) {  // a link
+        char *target = realpath(path, NULL);
+        written = target && replace(target, data, size);
+        free(target);
+    } else {
+        written = write_all(path, data, size);
+    }
+    if (!written)
+        return kda_fail(err, KDA_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+    return KDA_OK;
 }
 
 char *kda_files_join(const char *folder, const char *name)

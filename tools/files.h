@@ -11,7 +11,8 @@
 // count.
 kda_status kda_files_read(const char *path, uint8_t **out_data, size_t *out_size, kda_error *err);
 
-// Writes a file beside `path` and renames it, so that `path` is never a part of what it should be.
+// Writes a file beside `path` and renames it, so that `path` is never a part of what it should be; of
+// a link, the file that it points to. What is no file, a pipe or a device, is written to.
 kda_status kda_files_write(const char *path, const void *data, size_t size, kda_error *err);
 
 // `folder`/`name`, in memory from malloc; NULL when there is none.
