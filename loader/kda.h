@@ -100,7 +100,9 @@ typedef enum kda_dtype {
 
 // A view of device memory, passed by value. The memory is borrowed for the work queued on the
 // stream, not only for the call. An omitted tensor is all zero. dtypes that no operator takes exist
-// so that they can be refused by name.
+// so that they can be refused by name. In a dimension of extent 1 or 0 any stride from 1 on is
+// compact. Checked whatever the extent are those that reach a kernel: slot and cache strides, and
+// token (row) strides but for those of a compact out or raw_gate.
 typedef struct kda_tensor {
     void *data;  // device address of the first element
     kda_dtype dtype;

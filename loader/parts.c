@@ -136,12 +136,13 @@ kda_status kda_parts_token_stride(const struct kda_call *call, uint32_t i,
 {
     kda_status status = kda_operand_compact(call, i, tokens->lead, err);
     if (status != KDA_OK) return status;
-    status = kda_operand_pitch(call, i, tokens->dim, least, multiple, err);
-    if (status != KDA_OK || tokens->dim == 0) return status;
-    // Rows follow each other as tokens do.
-    const int64_t *const stride = kda_call_tensor(call, i)->stride;
-    int64_t row = 0;
-    if (!kda_mul_overflows(tokens->tokens, stride[1], &row) && stride[0] == row) return KDA_OK;
+    status = multiple ? kda_operand_pitch(call, i, tokens->dim, least, multiple, err)
+                      : kda_operand_stride(call, i, tokens->dim, least, err);
+    if (status != KDA_OK || tokens->dim == 0 || tokens->rows <= 1) return status;
+    // Rows follow each other as tokens do. A byte range of two rows and more bounds the product.
+    const int64_t *const stride = kda_call_tensor(call, i)->stride,
+                         row = tokens->tokens * stride[1];
+    if (stride[0] == row) return KDA_OK;
     return kda_fail(err, KDA_E_STRIDE,
                     "%s: %s stride[0] is %" PRId64 ", must be T*stride[1] = %" PRId64,
                     call->operation, call->operands[i].name, stride[0], row);

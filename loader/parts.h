@@ -49,7 +49,8 @@ kda_status kda_parts_token_shape(const struct kda_call *call, uint32_t i,
                                  const struct kda_tokens *tokens, int64_t heads, bool number,
                                  kda_error *err);
 // STRIDE: compact but for a token stride of at least `least` and a multiple of `multiple`, a power
-// of two.
+// of two; exactly `least` with a `multiple` of 0. It is a kernel's, so the number of tokens does
+// not matter.
 kda_status kda_parts_token_stride(const struct kda_call *call, uint32_t i,
                                   const struct kda_tokens *tokens, int64_t least, int64_t multiple,
                                   kda_error *err);
@@ -104,9 +105,8 @@ kda_parts_tokens_fit(const struct kda_call *call, uint32_t i, const struct kda_t
         wrong |= extent[0] ^ tokens->total;
     else
         wrong |= (extent[0] ^ tokens->rows) | (extent[1] ^ tokens->tokens) |
-                 (tokens->tokens > 1 ? stride[0] ^ tokens->tokens * step
-                  : multiple         ? stride[1] < 1
-                                     : stride[1] ^ step);
+                 (tokens->dim && tokens->rows > 1 ? stride[0] ^ tokens->tokens * step
+                                                  : stride[!tokens->dim] < 1);
     const uint64_t begin = (uint64_t)(uintptr_t)tensor->data,
                    bytes = (uint64_t)((tokens->total - 1) * step + size) * 2;
     *out = (struct kda_range){begin, begin + bytes};

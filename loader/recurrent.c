@@ -75,19 +75,17 @@ static kda_status check_shapes(const struct kda_form *form, kda_error *err)
 static kda_status check_strides(const struct kda_form *form, kda_error *err)
 {
     const struct kda_call *const call = &form->call;
-    const int64_t keys = form->problem.heads * KDA_D, values = form->problem.value_heads * KDA_D;
+    const int64_t keys = form->problem.heads * KDA_D, values = form->problem.value_heads;
     const bool free_strides = form->body_flags & KDA_BODY_TOKEN_STRIDES;
     kda_status status = KDA_OK;
     for (uint32_t i = 0; i < OPERANDS && status == KDA_OK; i++) {
         if (!kda_tensor_given(kda_call_tensor(call, i))) continue;
-        if (i == STATE) {
-            status = kda_parts_pool_stride(call, i, form->problem.value_heads, err);
-        } else if (i == BETA && free_strides) {
-            status =
-                kda_parts_token_stride(call, i, &form->layout, form->problem.value_heads, 1, err);
-        } else if (i == G || (i < G && free_strides)) {
-            status = kda_parts_token_stride(call, i, &form->layout,
-                                            i == Q || i == K ? keys : values, 4, err);
+        if (i <= BETA) {
+            const int64_t width = i == Q || i == K ? keys : i == BETA ? values : values * KDA_D;
+            const int64_t multiple = i == G ? 4 : !free_strides ? 0 : i == BETA ? 1 : 4;
+            status = kda_parts_token_stride(call, i, &form->layout, width, multiple, err);
+        } else if (i == STATE) {
+            status = kda_parts_pool_stride(call, i, values, err);
         } else {
             status = kda_operand_compact(call, i, 0, err);
         }

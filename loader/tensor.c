@@ -201,18 +201,18 @@ kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t
 {
     const kda_tensor *const tensor = kda_call_tensor(call, i);
     int64_t compact = 1;
-    for (uint32_t j = tensor->rank; j-- > inner;) {
-        const kda_status status = kda_operand_stride(call, i, j, compact, err);
-        if (status != KDA_OK) return status;
-        if (j > inner && kda_mul_overflows(compact, tensor->extent[j], &compact))
-            return kda_fail(err, KDA_E_LIMIT, "%s: the extents of %s overflow 64 bits",
-                            call->operation, call->operands[i].name);
-    }
-    for (uint32_t j = 0; j < inner; j++) {
+    for (uint32_t j = tensor->rank; j-- > 0;) {
+        if (j >= inner && tensor->extent[j] > 1) {
+            const kda_status status = kda_operand_stride(call, i, j, compact, err);
+            if (status != KDA_OK) return status;
+        }
         if (tensor->stride[j] < 1)
             return kda_fail(err, KDA_E_STRIDE,
                             "%s: %s stride[%u] is %" PRId64 ", must be at least 1", call->operation,
                             call->operands[i].name, j, tensor->stride[j]);
+        if (j > inner && kda_mul_overflows(compact, tensor->extent[j], &compact))
+            return kda_fail(err, KDA_E_LIMIT, "%s: the extents of %s overflow 64 bits",
+                            call->operation, call->operands[i].name);
     }
     return KDA_OK;
 }

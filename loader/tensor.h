@@ -74,7 +74,8 @@ kda_status kda_operand_shape(const struct kda_call *call, uint32_t i, uint32_t r
 // SHAPE: rank 1 or 2, and at least so many elements.
 kda_status kda_operand_least(const struct kda_call *call, uint32_t i, int64_t elements,
                              kda_error *err);
-// STRIDE: dimensions from `inner` on must be compact, every stride at least 1.
+// STRIDE: dimensions from `inner` on must be compact, every stride at least 1. One of a dimension
+// of extent 1 or 0 leads nowhere, so any is compact there.
 kda_status kda_operand_compact(const struct kda_call *call, uint32_t i, uint32_t inner,
                                kda_error *err);
 // STRIDE: stride[dim] must be exactly this.

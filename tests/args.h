@@ -33,6 +33,14 @@ static inline void collide(kda_tensor *tensor, const kda_tensor *other)
     move(tensor, (rig_bytes(other) - 1) / 16 * 16);
 }
 
+// From `dim` on, the strides of dimensions of extent 1.
+static inline void loosen(kda_tensor *tensor, uint32_t dim, int64_t stride)
+{
+    for (; dim < tensor->rank; dim++) {
+        if (tensor->extent[dim] == 1) tensor->stride[dim] = stride;
+    }
+}
+
 static inline void omit(kda_tensor *tensor) { *tensor = (kda_tensor){0}; }
 
 static const kda_plan untouched = {.opaque = {0x5a5a, 1, 2, 3}};

@@ -31,6 +31,18 @@ static void slice(kda_recurrent_args *a, int64_t pad)
     }
 }
 
+static void loosen_tokens(kda_recurrent_args *a, uint32_t dim, int64_t stride)
+{
+    kda_tensor *const tensors[] = {&a->q, &a->k, &a->v, &a->g, &a->beta, &a->out};
+    for (int i = 0; i < 6; i++) loosen(tensors[i], dim, stride);
+}
+
+static void loosen_all(kda_recurrent_args *a, uint32_t dim, int64_t stride)
+{
+    loosen_tokens(a, dim, stride);
+    loosen(&a->state, dim, stride);
+}
+
 // ------------------------------------------------------------------------------------------ tables
 
 #define REFUSED(name, shape, status, words, ...)                                                   \
