@@ -66,8 +66,9 @@ kda_status kda_tensor_from_dlpack(const kda_context *context, const kda_dl_tenso
     bool empty = false;
     uint64_t compact = 1;
     for (uint32_t i = rank; i-- > 0;) {
+        const bool leads = tensor->strides && tensor->shape[i] > 1;
         result.extent[i] = tensor->shape[i];
-        result.stride[i] = tensor->strides ? tensor->strides[i] : (int64_t)compact;
+        result.stride[i] = leads ? tensor->strides[i] : (int64_t)compact;
         // Wraps only for extents whose byte range the call refuses.
         compact *= (uint64_t)tensor->shape[i];
         empty |= tensor->shape[i] == 0;

@@ -38,9 +38,10 @@ typedef struct kda_dl_tensor {
 #endif
 
 // Reads `tensor` as *out. `operation` and `name` are what a refusal calls the call and the tensor.
-// A tensor without elements may have no address; it gets one that is never read. Errors: ARGUMENT
-// (not on the context's CUDA device), TYPE (no kda_dtype). More dimensions than KDA_MAX_RANK are
-// left to the call, which refuses them.
+// A tensor without elements may have no address; it gets one that is never read. The stride of a
+// dimension of extent 1 or 0, where frameworks leave anything, is not read: it becomes that of a
+// compact tensor. Errors: ARGUMENT (not on the context's CUDA device), TYPE (no kda_dtype). More
+// dimensions than KDA_MAX_RANK are left to the call, which refuses them.
 KDA_API kda_status kda_tensor_from_dlpack(const kda_context *context, const kda_dl_tensor *tensor,
                                           const char *operation, const char *name, kda_tensor *out,
                                           kda_error *err);

@@ -9,7 +9,19 @@
 
 enum { TENSORS_MAX = 16 };
 
-// False for what only a kda_tensor can say: an unknown type, a rank without an address.
+// Over DLPack a dimension of extent 1 or 0 has no stride.
+static bool has_free_stride(const kda_tensor *tensor)
+{
+    int64_t compact = 1;
+    for (uint32_t i = tensor->rank < KDA_MAX_RANK ? tensor->rank : KDA_MAX_RANK; i-- > 0;) {
+        if (tensor->extent[i] <= 1 && tensor->stride[i] != compact) return true;
+        compact = (int64_t)((uint64_t)compact * (uint64_t)tensor->extent[i]);
+    }
+    return false;
+}
+
+// False for what only a kda_tensor can say: an unknown type, a rank without an address, a stride
+// that leads nowhere.
 static bool say(const kda_tensor *tensor, kda_dl_tensor *out)
 {
     static const struct {
@@ -18,7 +30,7 @@ static bool say(const kda_tensor *tensor, kda_dl_tensor *out)
     } types[] = {
         {KDA_BF16, 4, 16}, {KDA_F32, 2, 32}, {KDA_I32, 0, 32}, {KDA_F16, 2, 16}, {KDA_I64, 0, 64}};
     for (size_t i = 0; tensor->data && i < sizeof(types) / sizeof(types[0]); i++) {
-        if (types[i].type != tensor->dtype) continue;
+        if (types[i].type != tensor->dtype || has_free_stride(tensor)) continue;
         // The library only reads what these point to; DLPack's declaration lacks the const.
         *out = (kda_dl_tensor){.data = tensor->data,
                                .device = {2, 0},

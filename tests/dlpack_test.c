@@ -63,6 +63,57 @@ static void reads(void **state)
     assert_memory_equal(got.extent, ((int64_t[4]){2, 3, 4, 0}), sizeof(got.extent));
 }
 
+// Frameworks leave anything as the stride of a dimension that leads nowhere.
+static void unit_strides(void **state)
+{
+    (void)state;
+    int64_t shape[4] = {1, 3, 1, 8}, strides[4] = {1, 24, 0, 1};
+    kda_dl_tensor tensor = valid();
+    kda_tensor got;
+    kda_error err;
+    tensor.shape = shape;
+    tensor.strides = strides;
+    rig_ok(read(&tensor, &got, &err), &err);
+    assert_memory_equal(got.stride, ((int64_t[4]){24, 24, 8, 1}), sizeof(got.stride));
+    shape[1] = 0;
+    rig_ok(read(&tensor, &got, &err), &err);
+    assert_memory_equal(got.extent, shape, sizeof(shape));
+    assert_memory_equal(got.stride, ((int64_t[4]){0, 8, 8, 1}), sizeof(got.stride));
+}
+
+// One row, one head and one slot, each with a stride of 1 or of a wider tensor.
+static void unit_call(void **state)
+{
+    (void)state;
+    static const kda_gate gates[] = {KDA_GATE_PRECOMPUTED, KDA_GATE_SOFTPLUS};
+    static const int64_t steps_of_one[] = {1, 0, 1024, 1031};
+    for (size_t i = 0; i < 8; i++) {
+        kda_recurrent_dlpack_args args = {
+            .plain = rig_recurrent((struct rig_shape){gates[i % 2], 1, false, 1, 1, 1, 1})};
+        kda_tensor *const tensors[] = {&args.plain.q, &args.plain.k,   &args.plain.v,
+                                       &args.plain.g, &args.plain.out, &args.plain.state};
+        const kda_dl_tensor **const addresses[] = {&args.q, &args.k,   &args.v,
+                                                   &args.g, &args.out, &args.state};
+        kda_tensor copies[6];
+        kda_dl_tensor views[6];
+        for (size_t j = 0; j < 6; j++) {
+            copies[j] = *tensors[j];
+            for (uint32_t k = 0; k < 4; k++) {
+                if (copies[j].extent[k] == 1) copies[j].stride[k] = steps_of_one[i / 2];
+            }
+            views[j] = valid();
+            views[j].data = copies[j].data;
+            views[j].shape = copies[j].extent;
+            views[j].strides = copies[j].stride;
+            *addresses[j] = &views[j];
+        }
+        const soft_counters before = rig.soft_count();
+        kda_error err;
+        rig_ok(kda_recurrent_dlpack(context, &args, NULL, &err), &err);
+        assert_int_equal(rig.soft_count().launches, before.launches + 1);
+    }
+}
+
 static void types(void **state)
 {
     (void)state;
@@ -254,6 +305,8 @@ int main(int argc, char **argv)
     rig_open(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads, setup, teardown),
+        cmocka_unit_test_setup_teardown(unit_strides, setup, teardown),
+        cmocka_unit_test_setup_teardown(unit_call, setup, teardown),
         cmocka_unit_test_setup_teardown(types, setup, teardown),
         cmocka_unit_test_setup_teardown(devices, setup, teardown),
         cmocka_unit_test_setup_teardown(second_device, setup, teardown),
