@@ -50,7 +50,8 @@ static kda_status check_form(struct kda_form *form, const kda_recurrent_args *ar
     if (packed && tokens == 1)
         return kda_fail(err, KDA_E_UNSUPPORTED,
                         "%s: does not support explicit T=1 cu_seqlens (extent %" PRId64
-                        "); supported: the dense form [N,1,..] without it",
+                        "), num_spec_tokens is not given; supported: T >= 2 by num_spec_tokens = "
+                        "T-1 and KDA_FLAG_SPECULATIVE, or no cu_seqlens and [N,1,..]",
                         operation, cu_extent);
     if (packed && !kda_tensor_given(&args->ssm_state_indices))
         return kda_fail(err, KDA_E_ARGUMENT,
@@ -64,8 +65,12 @@ static kda_status check_form(struct kda_form *form, const kda_recurrent_args *ar
                         operation, args->q.rank, packed ? "with" : "without");
     if (!packed && args->q.extent[1] != tokens)
         return kda_fail(err, KDA_E_SHAPE,
-                        "%s: q shape[1] is %" PRId64 ", must equal 1+num_spec_tokens = %" PRId64,
-                        operation, args->q.extent[1], tokens);
+                        "%s: q shape[1] is %" PRId64 ", must equal 1+num_spec_tokens = %" PRId64
+                        "%s",
+                        operation, args->q.extent[1], tokens,
+                        tokens == 1 && args->q.extent[1] > 1
+                            ? "; num_spec_tokens is not given, KDA_FLAG_SPECULATIVE is not set"
+                            : "");
     form->problem.gate = args->gate;
     form->problem.state_type = KDA_BF16;
     form->problem.mode = 0;
