@@ -126,10 +126,9 @@ kda_status kda_context_create(const kda_bundle *bundle, CUcontext cuda, const kd
     if (!bundle || !out)
         return kda_fail(err, KDA_E_ARGUMENT, "%s: %s is null", operation,
                         bundle ? "out" : "bundle");
+    const struct kda_driver *driver = NULL;
     kda_status status = check_overrides(overrides, err);
-    if (status != KDA_OK) return status;
-    const struct kda_driver *driver;
-    status = kda_driver_open(&driver, err);
+    if (status == KDA_OK) status = kda_driver_open(&driver, err);
     if (status != KDA_OK) return status;
     int result = driver->cuInit(0);
     if (result != KDA_CU_SUCCESS)
@@ -199,7 +198,10 @@ void kda_context_close(kda_context **context)
     free(closing);
 }
 
-kda_device kda_context_device(const kda_context *context) { return context->device; }
+kda_device kda_context_device(const kda_context *context)
+{
+    return context ? context->device : (kda_device){0};
+}
 
 // ------------------------------------------------------------------------------------------ images
 
@@ -296,8 +298,7 @@ kda_status kda_context_load(kda_context *context, const char *operation, uint32_
     struct kda_image *const slot = &context->images[cubin];
 
     kda_status status = check_chip(context, operation, body, target, err);
-    if (status != KDA_OK) return status;
-    status = kda_context_check(context, operation, err);
+    if (status == KDA_OK) status = kda_context_check(context, operation, err);
     if (status != KDA_OK) return status;
 
     CUmodule module = NULL;

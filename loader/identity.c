@@ -73,6 +73,8 @@ static void add_route(SHA2_CTX *sha, const kda_bundle *bundle, const struct kda_
 
 void kda_bundle_id(const kda_bundle *bundle, uint8_t out[32])
 {
+    if (out) memset(out, 0, 32);
+    if (!bundle || !out) return;
     const char *strings = bundle->strings;
     SHA2_CTX sha;
     SHA256Init(&sha);

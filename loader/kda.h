@@ -117,22 +117,24 @@ typedef struct kda_tensor {
 // well-formed and has its digest; image bytes are proved when they are read.
 typedef struct kda_bundle kda_bundle;
 
-// Opens `size` bytes at `data`, which are borrowed until the bundle is closed and must not change.
-// Errors: ARGUMENT, FORMAT, VERSION, DIGEST, NO_MEMORY.
+// Opens `size` bytes at `data`, which must be 8-byte aligned, are borrowed until the bundle is
+// closed and must not change. Errors: ARGUMENT, FORMAT, VERSION, DIGEST, NO_MEMORY.
 KDA_API kda_status kda_bundle_open(const void *data, size_t size, kda_bundle **out, kda_error *err);
 
 // Reads a file whole into private memory and opens that. A file that changes later changes nothing
 // here. Errors: those of kda_bundle_open, and IO.
 KDA_API kda_status kda_bundle_open_file(const char *path, kda_bundle **out, kda_error *err);
 
-// Opens the bundle that is linked into the library, without a copy.
+// Opens the bundle that is linked into the library, without a copy. Errors: those of
+// kda_bundle_open.
 KDA_API kda_status kda_bundle_open_builtin(kda_bundle **out, kda_error *err);
 
 // Closes and sets *bundle to NULL; NULL and pointer to NULL are fine. Every context made from it
 // must be closed first.
 KDA_API void kda_bundle_close(kda_bundle **bundle);
 
-// sha256 over what the bundle means: bodies, images and routes, however they are compressed.
+// sha256 over what the bundle means: bodies, images and routes, however they are compressed. All
+// zero if `bundle` is NULL.
 KDA_API void kda_bundle_id(const kda_bundle *bundle, uint8_t out[32]);
 
 // Proves every byte: all frames, all images, all padding. Errors: FORMAT, DIGEST, NO_MEMORY, each
@@ -236,14 +238,15 @@ KDA_API kda_status kda_context_create(const kda_bundle *bundle, CUcontext cuda,
 // active: the library cannot see these. A context whose CUDA context is gone closes silently.
 KDA_API void kda_context_close(kda_context **context);
 
-// The facts that the context routes by.
+// The facts that the context routes by. All zero, which is no device, if `context` is NULL.
 KDA_API kda_device kda_context_device(const kda_context *context);
 
 // Loads the image of one problem's route, or with NULL every image that the device could be routed
 // to. After it the launches of that problem make no driver call but the launch itself: no load,
 // allocation, lock or synchronisation. May synchronise the device; must not be called while a
-// stream of this context is being captured. Errors: those of kda_route, FORMAT, DIGEST, DRIVER,
-// CONTEXT_LOST, FORKED, NO_MEMORY.
+// stream of this context is being captured: a capture that the driver can see makes it
+// KDA_E_NOT_PREPARED where an image is not loaded yet, and goes on. Errors: those of kda_route,
+// NOT_PREPARED, FORMAT, DIGEST, DRIVER, CONTEXT_LOST, FORKED, NO_MEMORY.
 KDA_API kda_status kda_context_prepare(kda_context *context, const kda_problem *problem,
                                        kda_error *err);
 
@@ -254,6 +257,14 @@ KDA_API kda_status kda_context_prepare(kda_context *context, const kda_problem *
 // alignments, overlaps, names, route, image. A cold image is loaded on first use, unless the stream
 // is being captured: then the call is KDA_E_NOT_PREPARED and the capture goes on. An explicit
 // stream must belong to the bound CUDA context; with NULL that context must be current.
+//
+// Errors of every operation: ARGUMENT, TYPE, SHAPE, UNSUPPORTED, LIMIT, STRIDE, ALIGNMENT, OVERLAP,
+// NO_ROUTE, CUDA_VERSION, VERSION, NOT_PREPARED, FORMAT, DIGEST, DRIVER, CONTEXT_LOST, FORKED,
+// NO_MEMORY.
+//
+// Limits of every operation: N is at most 65535; num_slots, and HV times the split of the body, are
+// at most 2147483647; a byte range ends below 2^64. What is beyond is KDA_E_LIMIT. N = 0 is
+// KDA_E_UNSUPPORTED; in verify it succeeds as tok = 0 does, and with cu_seqlens it is KDA_E_SHAPE.
 //
 // Rows and slots. The pool is [num_slots, HV, 128, 128], [value row, key channel] per head, key
 // channel fastest. A slot index is live if 0 <= slot < num_slots, else null. A row without a live
@@ -292,9 +303,9 @@ typedef struct kda_recurrent_args {
                                      // clamp(accepted - 1, 0, T - 1)
     kda_tensor initial_state;        // must be omitted: the pool is the only source
     kda_gate gate;
-    int32_t num_spec_tokens;  // T - 1; needs KDA_FLAG_SPECULATIVE and is then >= 1
+    int32_t num_spec_tokens;  // T - 1: for T >= 2, with KDA_FLAG_SPECULATIVE; without it 0
     int32_t beta_is_logit;    // 1: beta = sigmoid(beta), softplus gate only
-    float scale;              // of q after normalization, usually 128^-0.5
+    float scale;              // finite; of q after normalization, usually 128^-0.5
     float lower_bound;        // < 0 with the lower bound gate, else 0
     uint32_t flags;           // KDA_FLAG_*
     uint64_t reserved[4];
@@ -377,7 +388,7 @@ typedef struct kda_verify_args {
     int32_t num_spec_tokens;  // T - 1, >= 0; needs KDA_FLAG_SPECULATIVE
     int32_t null_min;         // the first live slot, >= 0; 1 makes slot 0 null
     int32_t beta_is_logit;    // 1: beta = sigmoid(beta)
-    float scale;              // of q after normalization, usually 128^-0.5
+    float scale;              // finite; of q after normalization, usually 128^-0.5
     float lower_bound;        // < 0 with the lower bound gate, else 0
     uint32_t flags;           // KDA_FLAG_*
     uint32_t reserved32;
@@ -425,7 +436,8 @@ typedef struct kda_plan {
 
 // Plans a call. `body` and `target` (optional) force a body of the same operator, T and gate, and a
 // target; this is the only way to a body that no route selects. The image is loaded if it is not
-// yet.
+// yet, which a capture that the driver can see forbids: then it is KDA_E_NOT_PREPARED. Errors:
+// those of the operation, and NAME.
 KDA_API kda_status kda_recurrent_plan(kda_context *context, const kda_recurrent_args *args,
                                       const char *body, const char *target, kda_plan *out,
                                       kda_error *err);

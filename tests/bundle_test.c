@@ -386,9 +386,12 @@ static void files(void **state)
     check_images(bundle);
     uint8_t id[32], expected[32];
     kda_bundle_id(bundle, id);
+    kda_bundle_id(bundle, NULL);
     id_of(&blob, expected);
     assert_memory_equal(id, expected, 32);
     kda_bundle_close(&bundle);
+    kda_bundle_id(NULL, id);
+    assert_memory_equal(id, ((uint8_t[32]){0}), 32);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(folder), 0);
 }

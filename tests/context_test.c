@@ -229,6 +229,8 @@ static void device_facts(void **state)
     assert_int_equal(device.cuda_version, 12090);
     assert_int_equal(device.overridden, KDA_OVERRIDDEN_SMS);
     kda_context_close(&context);
+    device = kda_context_device(NULL);
+    assert_memory_equal(&device, &(kda_device){0}, sizeof(device));
 }
 
 // Facts that are overridden to another chip route to images that this one cannot run: no driver
@@ -467,6 +469,8 @@ static void cold_under_capture(void **state)
     kda_plan plan;
     rig_refused(kda_recurrent_plan(context, &args, NULL, NULL, &plan, &err), &err,
                 KDA_E_NOT_PREPARED, BODY);
+    rig_refused(kda_context_prepare(context, NULL, &err), &err, KDA_E_NOT_PREPARED,
+                "a stream is being captured");
     assert_int_equal(rig.soft_count().loads, before.loads);
     assert_int_equal(rig.soft_count().loads_in_capture, 0);
     int capture = -1;
