@@ -35,7 +35,7 @@ static kda_status check_arguments(const struct kda_call *call, const kda_commit_
         return kda_fail(err, KDA_E_SHAPE, "%s: state has rank %u, must be 4", operation,
                         args->state.rank);
     const int64_t *const extent = args->state.extent;
-    status = kda_parts_head_size(operation, extent[3], extent[2], err);
+    status = kda_parts_pool_heads(operation, &args->state, err);
     return status == KDA_OK
                ? kda_parts_heads(operation, args->heads, "heads", extent[1], "state", err)
                : status;

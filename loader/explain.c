@@ -46,17 +46,32 @@ static const char *state_name(uint32_t type)
     case KDA_F32:
         return "f32";
     default:
-        return "of another type";
+        return "?";
     }
+}
+
+// A name, or where there is none the number after `unknown`.
+static void explain_name(kda_text *text, const char *name, const char *unknown, uint32_t number)
+{
+    if (*name == '?')
+        kda_text_add(text, "%s%d", unknown, (int)number);
+    else
+        kda_text_add(text, "%s", name);
 }
 
 void kda_explain_problem(kda_text *text, const kda_problem *problem)
 {
-    kda_text_add(text, "T=%d with gate %s, H=%lld, HV=%lld, N=%lld, state %s", problem->tokens,
-                 kda_gate_name((uint32_t)problem->gate), (long long)problem->heads,
-                 (long long)problem->value_heads, (long long)problem->rows,
-                 state_name((uint32_t)problem->state_type));
-    if (problem->mode) kda_text_add(text, ", mode %s", kda_mode_name((uint32_t)problem->mode));
+    const uint32_t op = (uint32_t)problem->op, gate = (uint32_t)problem->gate,
+                   state = (uint32_t)problem->state_type, mode = (uint32_t)problem->mode;
+    if (*kda_op_name(op) == '?') kda_text_add(text, "op %d, ", (int)op);
+    kda_text_add(text, "T=%d with gate ", problem->tokens);
+    explain_name(text, kda_gate_name(gate), "", gate);
+    kda_text_add(text, ", H=%lld, HV=%lld, N=%lld, state ", (long long)problem->heads,
+                 (long long)problem->value_heads, (long long)problem->rows);
+    explain_name(text, state_name(state), "of type ", state);
+    if (!mode) return;
+    kda_text_add(text, ", mode ");
+    explain_name(text, kda_mode_name(mode), "", mode);
 }
 
 static bool accepts_the_same(const struct kda_format_body *a, const struct kda_format_body *b)
@@ -129,7 +144,11 @@ void kda_explain_supported(kda_text *text, const kda_bundle *bundle, uint32_t op
         explain_limits(text, body);
         separator = "; ";
     }
-    if (!*separator) kda_text_add(text, "no body of this operator in this bundle");
+#define NUMBERED(ID, NUMBER, TEXT) " " TEXT " (" #NUMBER ")"
+    if (!*separator)
+        kda_text_add(text, "no body of this operator in this bundle, operators are%s",
+                     KDA_OPS(NUMBERED));
+#undef NUMBERED
 }
 
 void kda_explain_held(kda_text *text, const kda_bundle *bundle, uint32_t body)

@@ -67,7 +67,7 @@ static kda_status check_arguments(const struct kda_call *call, const kda_fused_a
     if (args->state.rank != 4)
         return kda_fail(err, KDA_E_SHAPE, "%s: state has rank %u, must be 4", call->operation,
                         args->state.rank);
-    return kda_parts_head_size(call->operation, args->state.extent[3], args->state.extent[2], err);
+    return kda_parts_pool_heads(call->operation, &args->state, err);
 }
 
 static kda_status check_types(const struct kda_call *call, const kda_fused_args *args,

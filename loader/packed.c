@@ -35,8 +35,7 @@ static kda_status check_arguments(const struct kda_call *call, const kda_packed_
     const kda_status status = kda_parts_words(call->operation, args->reserved32, args->reserved,
                                               args->flags, KDA_FLAG_PDL, err);
     if (status != KDA_OK) return status;
-    const int64_t *const extent = args->state.extent;
-    return args->state.rank == 4 ? kda_parts_head_size(call->operation, extent[3], extent[2], err)
+    return args->state.rank == 4 ? kda_parts_pool_heads(call->operation, &args->state, err)
                                  : KDA_OK;
 }
 

@@ -14,19 +14,28 @@
 kda_status kda_parts_words(const char *operation, uint32_t reserved32, const uint64_t reserved[4],
                            uint32_t flags, uint32_t known, kda_error *err)
 {
-    if (reserved32 || reserved[0] | reserved[1] | reserved[2] | reserved[3])
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved is not zero, must be zero", operation);
+    if (reserved32)
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved32 is 0x%x, must be 0", operation,
+                        reserved32);
+    if (reserved[0] | reserved[1] | reserved[2] | reserved[3]) {
+        uint32_t i = 0;
+        while (!reserved[i]) i++;
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved[%u] is 0x%" PRIx64 ", must be 0",
+                        operation, i, reserved[i]);
+    }
     if (!(flags & ~known)) return KDA_OK;
     return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, %s 0x%x", operation, flags,
                     known & (known - 1) ? "known bits are" : "the known bit is", known);
 }
 
-kda_status kda_parts_head_size(const char *operation, int64_t key, int64_t value, kda_error *err)
+kda_status kda_parts_head_size(const char *operation, struct kda_extent key,
+                               struct kda_extent value, kda_error *err)
 {
-    if (key == KDA_D && value == KDA_D) return KDA_OK;
+    if (key.size == KDA_D && value.size == KDA_D) return KDA_OK;
     return kda_fail(err, KDA_E_UNSUPPORTED,
-                    "%s: does not support K = %" PRId64 ", V = %" PRId64 "; supported: K = V = %d",
-                    operation, key, value, KDA_D);
+                    "%s: does not support K = %" PRId64 ", V = %" PRId64
+                    "; supported: K = V = %d, shape[%u] of %s and shape[%u] of %s",
+                    operation, key.size, value.size, KDA_D, key.dim, key.of, value.dim, value.of);
 }
 
 kda_status kda_parts_heads(const char *operation, int64_t heads, const char *of,
@@ -45,8 +54,8 @@ kda_status kda_parts_projections(const char *operation, const kda_tensor *q, con
     if (q->rank < 3 || v->rank < 3)
         return kda_fail(err, KDA_E_SHAPE, "%s: %s has rank %u, must be 3 or 4", operation,
                         q->rank < 3 ? "q" : "v", q->rank < 3 ? q->rank : v->rank);
-    const kda_status status =
-        kda_parts_head_size(operation, q->extent[q->rank - 1], v->extent[v->rank - 1], err);
+    const kda_status status = kda_parts_head_size(operation, kda_extent_of("q", q, q->rank - 1),
+                                                  kda_extent_of("v", v, v->rank - 1), err);
     if (status != KDA_OK) return status;
     out->heads = q->extent[q->rank - 2];
     out->value_heads = v->extent[v->rank - 2];

@@ -12,8 +12,27 @@ enum { KDA_D = 128, KDA_WINDOW_MAX = 16 };  // K and V; tokens of a window
 // ARGUMENT: a reserved word that is not zero, a flag that is not in `known`.
 kda_status kda_parts_words(const char *operation, uint32_t reserved32, const uint64_t reserved[4],
                            uint32_t flags, uint32_t known, kda_error *err);
+// One extent, and where it was found.
+struct kda_extent {
+    const char *of;
+    uint32_t dim;
+    int64_t size;
+};
+static inline struct kda_extent kda_extent_of(const char *name, const kda_tensor *tensor,
+                                              uint32_t dim)
+{
+    return (struct kda_extent){name, dim, tensor->extent[dim]};
+}
 // UNSUPPORTED: K or V is not 128.
-kda_status kda_parts_head_size(const char *operation, int64_t key, int64_t value, kda_error *err);
+kda_status kda_parts_head_size(const char *operation, struct kda_extent key,
+                               struct kda_extent value, kda_error *err);
+// The same of a pool, which ends with [V,K].
+static inline kda_status kda_parts_pool_heads(const char *operation, const kda_tensor *pool,
+                                              kda_error *err)
+{
+    return kda_parts_head_size(operation, kda_extent_of("state", pool, 3),
+                               kda_extent_of("state", pool, 2), err);
+}
 // ARGUMENT: not HV >= H >= 1 with HV a multiple of H. `of` and `value_of` say where they are from.
 kda_status kda_parts_heads(const char *operation, int64_t heads, const char *of,
                            int64_t value_heads, const char *value_of, kda_error *err);

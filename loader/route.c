@@ -30,7 +30,7 @@ kda_status kda_route_accept(const kda_bundle *bundle, const kda_problem *problem
     while (body < bundle->body_count && !kda_body_serves(&bundle->bodies[body], problem)) ++body;
     if (body == bundle->body_count) {
         kda_text text = {0};
-        kda_text_add(&text, "%s: does not support ", op);
+        kda_text_add(&text, "%s: does not support ", *op == '?' ? "route" : op);
         kda_explain_problem(&text, problem);
         kda_text_add(&text, "; supported, for N in 1..%d: ", KDA_ROWS_MAX);
         kda_explain_supported(&text, bundle, (uint32_t)problem->op);

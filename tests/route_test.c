@@ -619,6 +619,18 @@ static void arguments(void **state)
     odd = b200;
     odd.reserved[2] = 1;
     REFUSE(bundle, odd, good, KDA_E_ARGUMENT, "reserved");
+    kda_problem unknown = good;
+    unknown.op = (kda_op)9;
+    REFUSE(bundle, b200, unknown, KDA_E_UNSUPPORTED, "op 9", "recurrent (1)", "commit (5)");
+    unknown = good;
+    unknown.gate = (kda_gate)7;
+    REFUSE(bundle, b200, unknown, KDA_E_UNSUPPORTED, "gate 7,", "softplus");
+    unknown = good;
+    unknown.state_type = KDA_I32;
+    REFUSE(bundle, b200, unknown, KDA_E_UNSUPPORTED, "state of type 3");
+    unknown = good;
+    unknown.mode = 8;
+    REFUSE(bundle, b200, unknown, KDA_E_UNSUPPORTED, "mode 8");
     kda_problem reserved = good;
     reserved.reserved[3] = 1;
     REFUSE(bundle, b200, reserved, KDA_E_ARGUMENT, "reserved[3]");
