@@ -210,6 +210,26 @@ static void other_devices(void **state)
     }
 }
 
+// A stride that leads nowhere reaches no kernel: the plan is that of the compact call.
+static void unit_strides(void **state)
+{
+    (void)state;
+    const struct rig_shape shapes[] = {shape_of(KDA_GATE_PRECOMPUTED, 1, false, 4, 1, 1),
+                                       shape_of(KDA_GATE_SOFTPLUS, 1, false, 4, 1, 1),
+                                       shape_of(KDA_GATE_PRECOMPUTED, 2, false, 1, 1, 1),
+                                       shape_of(KDA_GATE_PRECOMPUTED, 4, true, 1, 1, 1)};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        kda_recurrent_args args = rig_recurrent(shapes[i]);
+        kda_error err;
+        kda_plan compact, loose;
+        rig_ok(kda_recurrent_plan(context, &args, NULL, NULL, &compact, &err), &err);
+        loosen_all(&args, 1, 12345);
+        if (i == 2) loosen_tokens(&args, 0, 12345);
+        rig_ok(kda_recurrent_plan(context, &args, NULL, NULL, &loose, &err), &err);
+        assert_memory_equal(&loose, &compact, sizeof(loose));
+    }
+}
+
 static void names(void **state)
 {
     (void)state;
@@ -281,7 +301,7 @@ int main(int argc, char **argv)
         RECURRENT_ROWS = sizeof(recurrent_rows) / sizeof(recurrent_rows[0]),
         PACKED_ROWS = sizeof(packed_rows) / sizeof(packed_rows[0])
     };
-    struct CMUnitTest tests[RECURRENT_ROWS + PACKED_ROWS + 4] = {0};
+    struct CMUnitTest tests[RECURRENT_ROWS + PACKED_ROWS + 5] = {0};
     size_t count = 0;
     for (size_t i = 0; i < RECURRENT_ROWS; i++) {
         struct recurrent_case *const row = &recurrent_rows[i];
@@ -297,6 +317,7 @@ int main(int argc, char **argv)
     }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(null_arguments);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(other_devices);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(unit_strides);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(names);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(forced);
     const int failed = cmocka_run_group_tests_name("args", tests, setup, teardown);
