@@ -8,7 +8,8 @@ works without torch. `prepare` loads the kernels before a graph capture, `use_bu
 Every refusal carries the `Status` and the text of the C library, and is also a ValueError, TypeError or RuntimeError.
 """
 from ._abi import Status
-from ._library import ArgumentError, Bundle, DeviceError, DtypeError, Error, use_bundle
+from ._errors import ArgumentError, DeviceError, DtypeError, Error
+from ._library import Bundle, use_bundle
 from ._memory import DeviceTensor
 from ._operations import commit_kda, fused_kda_decode, packed_kda_decode, prepare, recurrent_kda
 

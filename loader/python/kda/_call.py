@@ -11,7 +11,8 @@ from struct import Struct, error as struct_error
 
 from . import _abi, _library
 from ._abi import Status
-from ._library import ArgumentError, DtypeError, failure
+from ._errors import ArgumentError, DtypeError
+from ._library import failure
 from ._memory import CUDA, CUDA_MANAGED, DeviceTensor, capsule_pointer, current_context, sweep
 
 try:

@@ -7,7 +7,7 @@ argument for; everything else is the library's to accept or refuse.
 from . import _abi, _library, _torch
 from ._abi import Gate, Mode, Status
 from ._call import allocate, call, torch
-from ._library import ArgumentError
+from ._errors import ArgumentError
 
 _SCALE = 128.0 ** -0.5
 _PRECOMPUTED, _LOWER_BOUND, _SOFTPLUS = (int(gate) for gate in Gate)
