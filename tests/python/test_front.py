@@ -170,8 +170,34 @@ class Memory(unittest.TestCase):
     def test_round_trip(self):
         data = struct.pack('<6f', *range(6))
         self.assertEqual(kda.DeviceTensor((2, 3), 'f32').write(data).read(), data)
-        with self.assertRaises(ValueError):
+        with self.assertRaises(kda.ArgumentError) as caught:
             kda.DeviceTensor((2, 3), 'f32').write(data[1:])
+        self.assertEqual(str(caught.exception), 'write: data has 23 bytes, must have 24')
+        with self.assertRaises(kda.DtypeError):
+            kda.DeviceTensor((2, 3), 'f32').write(24)
+
+    def test_refused(self):
+        status = kda.Status
+        for args, kind, code, words in (
+                (((2,), 'i64'), TypeError, status.TYPE, "dtype is 'i64', must be one of bf16, f32, i32"),
+                (((2,), []), TypeError, status.TYPE, 'dtype is [], must be'),
+                (((-2,),), ValueError, status.SHAPE, 'shape[0] is -2, must be an integer of 0 to 2**63 - 1'),
+                (((2, 2 ** 63),), ValueError, status.SHAPE, 'shape[1] is 9223372036854775808, must be'),
+                (((2.0,),), TypeError, status.TYPE, 'shape[0] is 2.0, must be'),
+                (((True,),), TypeError, status.TYPE, 'shape[0] is True, must be'),
+                ((2,), TypeError, status.TYPE, 'shape is 2, must be a tuple of integers'),
+                (('22',), TypeError, status.TYPE, "shape[0] is '2', must be"),
+                (((2 ** 62, 4),), ValueError, status.LIMIT, 'shape asks for 36893488147419103232 bytes, must be at most'),
+                (((2,), 'f32', 'x'), TypeError, status.TYPE, "device is 'x', must be the number of a device"),
+                (((2,), 'f32', -1), ValueError, status.ARGUMENT, 'device is -1, must be'),
+                (((2, 2), 'f32', 0, (1,)), ValueError, status.STRIDE, 'strides has 1 numbers, must have 2, one per extent'),
+                (((2, 2), 'f32', 0, (1, -1)), ValueError, status.STRIDE, 'strides[1] is -1, must be'),
+                (((2, 2), 'f32', 0, 5), TypeError, status.TYPE, 'strides is 5, must be a tuple of integers')):
+            with self.assertRaises(kind) as caught:
+                kda.DeviceTensor(*args)
+            self.assertIsInstance(caught.exception, kda.Error)
+            self.assertEqual(caught.exception.status, code)
+            self.assertIn(f'DeviceTensor: {words}', str(caught.exception))
 
 
 class Exchange(unittest.TestCase):
@@ -298,6 +324,12 @@ class Bundles(unittest.TestCase):
         with self.assertRaises(kda.DeviceError) as caught:
             kda.use_bundle(file.name)
         self.assertEqual(caught.exception.status, kda.Status.IO)
+        for path, kind in ((5, kda.DtypeError), ([], kda.DtypeError), ('a\0b', kda.ArgumentError),
+                           ('\ud800', kda.ArgumentError)):
+            with self.assertRaises(kind) as caught:
+                kda.use_bundle(path)
+            self.assertIn(f'use_bundle: path is {path!r}, must be None or the path of a file', str(caught.exception))
+        self.assertIs(kda._library.bundle, before)
 
     def test_threads(self):
         """Errors are a thread's own."""

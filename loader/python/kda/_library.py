@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C library under the package: its functions with their types, its failures, bundles and contexts."""
 import ctypes
-import os
 import pathlib
 import threading
 
 from . import _abi
 from ._abi import Status
+from ._arguments import DEVICE, path_bytes
 from ._errors import DeviceError, error
 
 FOLDER = pathlib.Path(__file__).parent
@@ -46,6 +46,9 @@ def check(status):
 
 # ------------------------------------------------------------------------------------------------ driver
 
+INVALID_DEVICE = 101  # CUDA_ERROR_INVALID_DEVICE
+
+
 class _Driver:
     """The few driver functions that a caller without torch needs. `library` is None where no driver is."""
 
@@ -60,10 +63,15 @@ class _Driver:
         if result:
             raise DeviceError(Status.DRIVER, f'{name} failed with {result}', result)
 
-    def primary_context(self, device):
+    def primary_context(self, operation, device):
         """The handle of the primary context of a device, or None where kda_context_create will say why there is none."""
         if self.library is None or self.library.cuInit(0):
             return None
+        count = ctypes.c_int()
+        self.call('cuDeviceGetCount', ctypes.byref(count))
+        if device >= count.value:
+            raise DeviceError(Status.DRIVER, f'{operation}: device is {device}, must be below {count.value}, the number of '
+                                             'devices', INVALID_DEVICE)
         handle = ctypes.c_void_p()
         self.call('cuDevicePrimaryCtxRetain', ctypes.byref(handle), ctypes.c_int(device))
         return handle.value
@@ -77,8 +85,8 @@ driver = _Driver()
 class Context:
     """A bundle bound to the primary context of a device."""
 
-    def __init__(self, bundle, device):
-        self.cuda = driver.primary_context(device)
+    def __init__(self, bundle, operation, device):
+        self.cuda = driver.primary_context(operation, device)
         handle = ctypes.c_void_p()
         check(library.kda_context_create(bundle.handle, self.cuda, None, ctypes.addressof(handle), failure.address))
         self.handle = handle.value
@@ -97,7 +105,8 @@ class Bundle:
         if path is None:
             check(library.kda_bundle_open_builtin(ctypes.addressof(handle), failure.address))
         else:
-            check(library.kda_bundle_open_file(os.fsencode(path), ctypes.addressof(handle), failure.address))
+            path = path_bytes('use_bundle', 'path', path)
+            check(library.kda_bundle_open_file(path, ctypes.addressof(handle), failure.address))
         self.handle = handle.value
         self.contexts = {}  # by device
         self._lock = threading.Lock()
@@ -114,14 +123,15 @@ class Bundle:
         """Proves every byte of the bundle. Raises DeviceError (FORMAT, DIGEST, NO_MEMORY)."""
         check(library.kda_bundle_verify(self.handle, failure.address))
 
-    def context(self, device):
-        """The context of a device, made on first use."""
+    def context(self, device, operation='context create'):
+        """The context of a device, made on first use, for an operation that is named where there is none."""
+        device = DEVICE(operation, 'device', device)
         context = self.contexts.get(device)
         if context is None:
             with self._lock:
                 context = self.contexts.get(device)
                 if context is None:
-                    context = self.contexts[device] = Context(self, device)
+                    context = self.contexts[device] = Context(self, operation, device)
         return context
 
     def __enter__(self):
@@ -139,7 +149,8 @@ def use_bundle(path=None):
     """Opens a bundle and makes it the one that calls use from now on, on every thread.
 
     path: a bundle file, for example `kda-sm90a.bundle`, which serves Hopper; None: the one inside the library.
-    Returns the `Bundle`, which is a context manager. Raises DeviceError (IO, FORMAT, VERSION, DIGEST, NO_MEMORY).
+    Returns the `Bundle`, which is a context manager. Raises DeviceError (IO, FORMAT, VERSION, DIGEST, NO_MEMORY);
+    DtypeError and ArgumentError for what is no path.
     """
     global bundle
     opened = Bundle(path)

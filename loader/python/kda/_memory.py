@@ -5,6 +5,9 @@ import math
 import sys
 
 from . import _abi, _library
+from ._abi import Status
+from ._arguments import DEVICE, EXTENT, STRIDE, Choice, extents
+from ._errors import ArgumentError, DtypeError
 from ._library import driver
 
 CUDA, CUDA_MANAGED = 2, 13  # DLDeviceType
@@ -26,21 +29,29 @@ class current_context:
 class DeviceTensor:
     """Device memory of a shape: what a call allocates where there is no torch.
 
-    shape: extents; dtype: 'bf16', 'f32' or 'i32'; device: its number; strides: in elements, None: compact. Exports
-    DLPack, so that a framework can view it; the memory is freed with the last of this object and its capsules. Raises
-    DeviceError where there is no device.
+    shape: extents; dtype: 'bf16', 'f32' or 'i32'; device: its number; strides: in elements, one per extent, None: compact.
+    Exports DLPack, so that a framework can view it; the memory is freed with the last of this object and its capsules.
+    Raises DeviceError where there is no device, or not enough memory; ArgumentError and DtypeError name the argument.
     """
 
     _CODES = {'bf16': (4, 16), 'f32': (2, 32), 'i32': (0, 32)}
+    _check_dtype = Choice(*_CODES, status=Status.TYPE)
 
     def __init__(self, shape, dtype='bf16', device=0, strides=None):
-        self.shape, self.dtype, self.device = tuple(shape), dtype, device
-        self.strides = None if strides is None else tuple(strides)
+        self.shape = extents('DeviceTensor', 'shape', shape, EXTENT)
+        self.dtype = self._check_dtype('DeviceTensor', 'dtype', dtype)
+        self.device = DEVICE('DeviceTensor', 'device', device)
+        self.strides = None if strides is None else extents('DeviceTensor', 'strides', strides, STRIDE)
+        if strides is not None and len(self.strides) != len(self.shape):
+            raise ArgumentError(Status.STRIDE, f'DeviceTensor: strides has {len(self.strides)} numbers, must have '
+                                               f'{len(self.shape)}, one per extent')
         elements = math.prod(self.shape)
         if strides is not None and elements:
             elements = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides))
         self.nbytes = elements * self._CODES[dtype][1] // 8
-        self._cuda = _library.bundle.context(device).cuda
+        if self.nbytes > EXTENT.highest:
+            raise ArgumentError(Status.LIMIT, f'DeviceTensor: shape asks for {self.nbytes} bytes, must be at most 2**63 - 1')
+        self._cuda = _library.bundle.context(self.device, 'DeviceTensor').cuda
         address = ctypes.c_uint64()
         with current_context(self._cuda):
             driver.call('cuMemAlloc_v2', ctypes.byref(address), ctypes.c_size_t(max(self.nbytes, 1)))
@@ -53,10 +64,14 @@ class DeviceTensor:
 
     def write(self, data):
         """Copies `nbytes` bytes from the host, the gaps between elements included."""
+        try:
+            data = memoryview(data).tobytes()
+        except TypeError:
+            raise DtypeError(Status.TYPE, f'write: data is a {type(data).__name__}, must be bytes') from None
         if len(data) != self.nbytes:
-            raise ValueError(f'{len(data)} bytes for a tensor of {self.nbytes}')
+            raise ArgumentError(Status.SHAPE, f'write: data has {len(data)} bytes, must have {self.nbytes}')
         with current_context(self._cuda):
-            driver.call('cuMemcpyHtoD_v2', ctypes.c_uint64(self.address), bytes(data), ctypes.c_size_t(self.nbytes))
+            driver.call('cuMemcpyHtoD_v2', ctypes.c_uint64(self.address), data, ctypes.c_size_t(self.nbytes))
         return self
 
     def read(self):
