@@ -6,6 +6,7 @@ Runs on whatever device 0 is; without BUNDLE with the bundle inside the library.
 """
 import ast
 import ctypes
+import fractions
 import gc
 import inspect
 import os
@@ -78,7 +79,6 @@ class Refusals(unittest.TestCase):
         self.refused(ValueError, kda.Status.ARGUMENT, 'lower_bound -5 is extra', lower_bound=-5.0)
         self.refused(ValueError, kda.Status.ARGUMENT, 'num_spec_tokens is 0', num_spec_tokens=0)
         self.refused(ValueError, kda.Status.ARGUMENT, 'beta_is_logit is 2', beta_is_logit=2)
-        self.refused(ValueError, kda.Status.ARGUMENT, 'state is null', initial_state=None)
         self.refused(ValueError, kda.Status.UNSUPPORTED, 'does not support a separate initial_state',
                      initial_state_source=kda.DeviceTensor((3, 2, 128, 128)))
 
@@ -102,6 +102,109 @@ class Refusals(unittest.TestCase):
         self.refused(ValueError, kda.Status.ARGUMENT, 'scale is -inf', scale=-1e40)
         self.refused(ValueError, kda.Status.ARGUMENT, 'num_spec_tokens is 4294967296', num_spec_tokens=1 << 32)
         self.refused(TypeError, kda.Status.TYPE, "scale is 'much'", scale='much')
+        self.refused(ValueError, kda.Status.ARGUMENT, 'scale is inf', scale=10 ** 400)
+        self.refused(ValueError, kda.Status.ARGUMENT, 'num_spec_tokens is -1', num_spec_tokens=-1)
+
+    def test_kinds(self):
+        """A number of the wrong kind, in each operation."""
+        index = kda.DeviceTensor((2,), 'i32')
+        tensors = [index] * 11
+        numbers = ('2', b'2', 2j, [2], object(), True, 'a\nb', 'x' * 1000)
+        for value in numbers + (2.0, 2.5, float('nan')):
+            self.refused(TypeError, kda.Status.TYPE, 'num_spec_tokens is ', num_spec_tokens=value)
+            self.refused(TypeError, kda.Status.TYPE, 'num_spec_tokens is ', num_spec_tokens=value,
+                         disable_state_update=True)
+            if value is not True:
+                self.refused(TypeError, kda.Status.TYPE, 'beta_is_logit is ', beta_is_logit=value)
+            self.refused_by(TypeError, 'commit: heads is ', kda.commit_kda, *tensors[:4], value)
+        self.refused_by(TypeError, 'commit: heads is None, must be an integer of 32 bits', kda.commit_kda, *tensors[:4], None)
+        self.refused(TypeError, kda.Status.TYPE, 'num_spec_tokens is 0.0, must be an integer', num_spec_tokens=0.0)
+        for value in (2 ** 31, -2 ** 31 - 1, 2 ** 70, -2 ** 70, 10 ** 5000):
+            self.refused(ValueError, kda.Status.ARGUMENT, 'must be an integer of 32 bits', num_spec_tokens=value)
+            self.refused_by(ValueError, 'commit: heads is ', kda.commit_kda, *tensors[:4], value)
+        for value in numbers:
+            self.refused(TypeError, kda.Status.TYPE, 'scale is ', scale=value)
+            self.refused(TypeError, kda.Status.TYPE, 'lower_bound is ', lower_bound=value, use_gate_in_kernel=True)
+            self.refused_by(TypeError, 'commit: lower_bound is ', kda.commit_kda, *tensors[:4], 1, lower_bound=value)
+            self.refused_by(TypeError, 'fused: lower_bound is ', kda.fused_kda_decode, *tensors, value, output=index)
+            self.refused_by(TypeError, 'fused: norm_eps is ', kda.fused_kda_decode, *tensors, norm_eps=value,
+                            output=index)
+        self.refused_by(TypeError, 'fused: norm_eps is None, must be a real number', kda.fused_kda_decode, *tensors,
+                        norm_eps=None, output=index)
+        for value in ([], 3, 'unique'):
+            self.refused_by(ValueError, 'fused: state_indices_mode is ', kda.fused_kda_decode, *tensors,
+                            state_indices_mode=value)
+
+    def test_numbers(self):
+        """What is a number by Python's protocols is taken for one."""
+        class Two:
+            def __index__(self):
+                return 2
+        self.refused(ValueError, kda.Status.SHAPE, 'must equal 1+num_spec_tokens = 3', num_spec_tokens=Two())
+        kda.recurrent_kda(**valid(), scale=Two(), stream=kda.Status.OK)
+        kda.recurrent_kda(**valid(), scale=fractions.Fraction(1, 2))
+
+    def refused_by(self, kind, words, function, *args, **named):
+        with self.assertRaises(kind) as caught:
+            function(*args, **named)
+        self.assertIsInstance(caught.exception, kda.Error)
+        self.assertIn(words, str(caught.exception))
+        self.assertNotIn('\n', str(caught.exception))
+        self.assertLess(len(str(caught.exception)), 240)
+        return caught.exception
+
+    def test_stream(self):
+        """Only a number is handed to the driver for a stream."""
+        index = kda.DeviceTensor((2,), 'i32')
+        operations = {'recurrent': lambda stream: kda.recurrent_kda(**valid(), stream=stream),
+                      'verify': lambda stream: kda.recurrent_kda(**valid(), disable_state_update=True, stream=stream),
+                      'packed': lambda stream: kda.packed_kda_decode(*[index] * 8, stream=stream),
+                      'fused': lambda stream: kda.fused_kda_decode(*[index] * 11, output=index, stream=stream),
+                      'commit': lambda stream: kda.commit_kda(*[index] * 4, 1, stream=stream)}
+        self.assertEqual(sorted(operations), sorted(_abi.OPERATIONS))
+        wanted = 'must be None, or a CUstream handle: an integer of 0 to 2**64 - 1'
+        for value, kind in (('default', TypeError), (b'abc', TypeError), (2.5, TypeError), (True, TypeError),
+                            (False, TypeError), (ctypes.c_void_p(1), TypeError), (object(), TypeError),
+                            (-1, ValueError), (2 ** 64, ValueError)):
+            for name, operation in operations.items():
+                error = self.refused_by(kind, wanted, operation, value)
+                self.assertEqual(str(error), f'{name}: stream is {value!r}, {wanted}')
+
+    def test_names(self):
+        """Arguments are named as Python's, not as the fields behind them."""
+        gate = {'use_gate_in_kernel': True, 'lower_bound': -5.0}
+        for change, words in (({'A_log': 2.0, **gate}, 'recurrent: A_log is a float'),
+                              ({'output': 2.0}, 'recurrent: output is a float'),
+                              ({'initial_state': 2.0}, 'recurrent: initial_state (or initial_state_source) is a float'),
+                              ({'ssm_state_indices': 2.0},
+                               'recurrent: ssm_state_indices (or initial_state_indices) is a float'),
+                              ({'v': 2.0, 'output': None}, 'recurrent: v is a float')):
+            self.refused_by(TypeError, words, kda.recurrent_kda, **{**valid(), **change})
+        for change, words in (({'initial_state': None}, 'recurrent: initial_state (or initial_state_source) is None'),
+                              ({'initial_state': None, 'disable_state_update': True}, 'verify: initial_state (or'),
+                              ({'v': None, 'output': None}, 'recurrent: v is None, it is mandatory')):
+            self.refused(ValueError, kda.Status.ARGUMENT, words, **change)
+        index = kda.DeviceTensor((2,), 'i32')
+        self.refused_by(TypeError, 'packed: A_log is a float', kda.packed_kda_decode, index, index, index, 2.0, index,
+                        index, index, index)
+        self.refused_by(ValueError, 'packed: mixed_qkv is None', kda.packed_kda_decode, *[None] * 7)
+        self.refused_by(TypeError, 'packed: state is a float', kda.packed_kda_decode, *[index] * 5, 2.0, index)
+        self.refused_by(TypeError, 'fused: raw_gate is a float', kda.fused_kda_decode, *[index] * 3, 2.0, *[index] * 7)
+        self.refused_by(TypeError, 'commit: dt_bias is a float', kda.commit_kda, *[index] * 4, 1, dt_bias=2.0)
+
+    def test_device(self):
+        self.refused_by(TypeError, "prepare: device is 'x', must be the number of a device", kda.prepare, 'x')
+        self.refused_by(TypeError, 'prepare: device is [], must be', kda.prepare, [])
+        self.refused_by(TypeError, 'prepare: device is True, must be', kda.prepare, True)
+        self.refused_by(ValueError, 'prepare: device is -1, must be', kda.prepare, -1)
+        self.refused_by(ValueError, 'prepare: device is 4294967296, must be', kda.prepare, 1 << 32)
+        count = ctypes.c_int()
+        kda._library.driver.call('cuDeviceGetCount', ctypes.byref(count))
+        for device in (count.value, 2 ** 31 - 1):
+            words = f'device is {device}, must be below {count.value}, the number of devices'
+            error = self.refused_by(kda.DeviceError, f'prepare: {words}', kda.prepare, device)
+            self.assertEqual((error.status, error.cuda), (kda.Status.DRIVER, 101))
+            self.refused_by(kda.DeviceError, f'DeviceTensor: {words}', kda.DeviceTensor, (2,), device=device)
 
     def test_objects(self):
         class OnHost:

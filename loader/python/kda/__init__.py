@@ -5,7 +5,8 @@
 `commit_kda` follows a verify. torch tensors are used in place, on torch's current stream; anything else with `__dlpack__`
 works without torch. `prepare` loads the kernels before a graph capture, `use_bundle` opens another bundle.
 
-Every refusal carries the `Status` and the text of the C library, and is also a ValueError, TypeError or RuntimeError.
+Every refusal carries a `Status` of the C library and one line of text, mostly the library's own, and is also a ValueError,
+TypeError or RuntimeError.
 """
 from ._abi import Status
 from ._errors import ArgumentError, DeviceError, DtypeError, Error

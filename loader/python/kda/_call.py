@@ -6,12 +6,10 @@ The library reads every tensor itself, as a DLTensor. Where all tensors are of a
 about devices, shapes, strides or types is here.
 """
 import ctypes
-import math
 from struct import Struct, error as struct_error
 
 from . import _abi, _library
-from ._abi import Status
-from ._errors import ArgumentError, DtypeError
+from ._arguments import INT32, STREAM, UINT32, flag, no_tensor, number
 from ._library import failure
 from ._memory import CUDA, CUDA_MANAGED, DeviceTensor, capsule_pointer, current_context, sweep
 
@@ -96,9 +94,8 @@ def _objects(tensors):
 
 def _capsule(operation, name, tensor, stream):
     """A capsule of the tensor, whose data is ready on the stream."""
-    if not hasattr(tensor, '__dlpack__'):
-        raise DtypeError(Status.TYPE, f'{operation}: {name} is a {type(tensor).__name__}, must be a torch tensor or an '
-                                      'object with __dlpack__')
+    if not hasattr(tensor, '__dlpack__') or not hasattr(tensor, '__dlpack_device__'):
+        raise no_tensor(operation, name, tensor)
     if isinstance(tensor, Tensor):
         tensor = tensor.detach()  # one that requires a gradient has no capsule
     if tensor.__dlpack_device__()[0] not in (CUDA, CUDA_MANAGED):
@@ -118,29 +115,39 @@ def _device_of(tensor):
 
 _TENSOR_SIZE = 80  # of a kda_tensor; all zero it is an omitted one
 
+# Fields that are arguments of another name in Python.
+POOL = 'initial_state (or initial_state_source)'
+_NAMES = {'a_log': 'A_log', 'out': 'output'}
+_WINDOW_NAMES = {**_NAMES, 'state': POOL, 'ssm_state_indices': 'ssm_state_indices (or initial_state_indices)'}
+_NAMES_OF = {'recurrent': _WINDOW_NAMES, 'verify': _WINDOW_NAMES}
+
+# Converters of scalars, and what they need not convert, by the struct's letter; flags are of a kind of their own.
+_KINDS = {'i': (INT32, int), 'I': (UINT32, int), 'f': (number, float)}
+_FLAGS = {'beta_is_logit': (flag, bool)}
+
 
 class _Operation:
     def __init__(self, name):
         self.name = name
-        self.tensors, layout, self.scalars = _abi.OPERATIONS[name]
-        self.pack_scalars = Struct(layout).pack
-        self.pack_addresses = Struct(f'{len(self.tensors) + 1}P').pack
-        self.omitted = bytes(len(self.tensors) * _TENSOR_SIZE)
+        tensors, layout, self.scalars = _abi.OPERATIONS[name]
+        names = _NAMES_OF.get(name, _NAMES)
+        self.tensors = [names.get(field, field) for field in tensors]
+        kinds = [_FLAGS.get(field) or _KINDS[letter] for field, letter in zip(self.scalars, layout)]
+        self.converters = [converter for converter, _ in kinds]
+        self.types = [kind for _, kind in kinds]
+        self.pack = Struct(layout).pack
+        self.pack_addresses = Struct(f'{len(tensors) + 1}P').pack
+        self.omitted = bytes(len(tensors) * _TENSOR_SIZE)
         self.function = getattr(_library.holding_gil, f'kda_{name}_dlpack')
 
-    def pack_odd_scalars(self, scalars):
-        """Scalars that the struct cannot hold as they are: out of the range of f32, or no numbers at all."""
-        fitting = []
-        for name, value in zip(self.scalars, scalars):
-            try:
-                Struct('f' if isinstance(value, float) else 'i').pack(value)
-            except OverflowError:
-                value = math.copysign(math.inf, value)
-            except struct_error:
-                kind, status = (ArgumentError, Status.ARGUMENT) if isinstance(value, int) else (DtypeError, Status.TYPE)
-                raise kind(status, f'{self.name}: {name} is {value!r}, must be a number of 32 bits') from None
-            fitting.append(value)
-        return self.pack_scalars(*fitting)
+    def pack_scalars(self, *scalars):
+        try:
+            if [*map(type, scalars)] == self.types:
+                return self.pack(*scalars)
+        except (struct_error, OverflowError):
+            pass  # out of range
+        return self.pack(*(converter(self.name, field, value)
+                           for converter, field, value in zip(self.converters, self.scalars, scalars)))
 
     def launch(self, context, addresses, rest, stream):
         args = self.pack_addresses(*addresses) + self.omitted + rest
@@ -157,16 +164,15 @@ _operations = {name: _Operation(name) for name in _abi.OPERATIONS}
 def call(name, tensors, scalars, stream=None):
     """Puts one kernel on `stream`: a handle, or None for the stream that the first tensor's framework works on."""
     operation = _operations[name]
-    try:
-        rest = operation.pack_scalars(*scalars)
-    except (struct_error, OverflowError):
-        rest = operation.pack_odd_scalars(scalars)
+    if stream is not None:
+        stream = STREAM(name, 'stream', stream)
+    rest = operation.pack_scalars(*scalars)
     first = tensors[0]
     device = first.get_device() if isinstance(first, Tensor) and first.is_cuda else _device_of(first)
     if stream is None:
         stream = _frameworks[type(first)].current_stream(device)
     bundle = _library.bundle
-    context = bundle.contexts.get(device) or bundle.context(device)
+    context = bundle.contexts.get(device) or bundle.context(device, name)
     addresses = _objects(tensors)
     if addresses:
         status = operation.launch(context, addresses, rest, stream)
@@ -179,6 +185,15 @@ def call(name, tensors, scalars, stream=None):
         sweep()
     if status:
         raise failure.exception()
+
+
+def shape_of(operation, name, tensor):
+    """The shape of a tensor that decides that of the output."""
+    shape = getattr(tensor, 'shape', None)
+    if shape is None:
+        raise no_tensor(operation, name, tensor,
+                        'a torch tensor or an object with __dlpack__, and with a shape where output is None')
+    return shape
 
 
 def allocate(like, shape):

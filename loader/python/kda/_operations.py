@@ -2,25 +2,23 @@
 """The operations under the names, arguments and defaults that serving engines know.
 
 Each function maps its arguments to those of one C call and makes it. What it refuses by itself is what the C call has no
-argument for; everything else is the library's to accept or refuse.
+argument for, or no number or tensor to hand over; everything else is the library's to accept or refuse.
 """
 from . import _abi, _library, _torch
 from ._abi import Gate, Mode, Status
-from ._call import allocate, call, torch
+from ._arguments import Choice, no_tensor
+from ._call import POOL, allocate, call, shape_of, torch
 from ._errors import ArgumentError
 
 _SCALE = 128.0 ** -0.5
 _PRECOMPUTED, _LOWER_BOUND, _SOFTPLUS = (int(gate) for gate in Gate)
 _MODES = {mode.name.lower(): int(mode) for mode in Mode}
+_check_backend = Choice('cake', 'auto')
+_check_mode = Choice(*_MODES)
 
 
 def _refuse(status, text):
     raise ArgumentError(status, text)
-
-
-def _check_backend(operation, backend):
-    if backend not in ('cake', 'auto'):
-        _refuse(Status.ARGUMENT, f"{operation}: backend is {backend!r}, must be 'cake' or 'auto'")
 
 
 def _run(name, tensors, scalars, stream):
@@ -59,27 +57,29 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
     output: like v; None: allocated.
     disable_state_update: the pool keeps its bits; T is 1..16. correction_cache: f32 [num_slots,HV,T_cache,128] and
         kg_cache: bf16 [num_slots,HV,T_cache,256] receive what `commit_kda` needs.
-    backend: 'cake' or 'auto', the same kernels. stream: a CUstream handle; None: torch's current stream, or the one that
-        the framework of q names, or the legacy default stream.
+    backend: 'cake' or 'auto', the same kernels. stream: a CUstream handle, as an int; None: torch's current stream, or the
+        one that the framework of q names, or the legacy default stream.
 
     Returns (output, pool if output_final_state else None). Raises ArgumentError (a ValueError), DtypeError (a TypeError)
-    and DeviceError (a RuntimeError), with the library's status and text. During a graph capture a kernel that was never
+    and DeviceError (a RuntimeError), with a status of the library. During a graph capture a kernel that was never
     loaded is NOT_PREPARED: see `prepare`.
     """
     name = 'verify' if disable_state_update else 'recurrent'
-    _check_backend(name, backend)
+    _check_backend(name, 'backend', backend)
     if not use_qk_l2norm_in_kernel:
         _refuse(Status.ARGUMENT if disable_state_update else Status.UNSUPPORTED,
                 f'{name}: does not support use_qk_l2norm_in_kernel = False; supported: True')
     pool = initial_state if initial_state_source is None else initial_state_source
     indices = ssm_state_indices if initial_state_indices is None else initial_state_indices
+    if pool is None:
+        raise no_tensor(name, POOL, pool)
     if output is None:
-        output = allocate(v, v.shape)
+        output = allocate(v, shape_of(name, 'v', v))
     gate = _gate(use_gate_in_kernel, lower_bound)
     scale = _SCALE if scale is None else scale
     bound = 0.0 if lower_bound is None else lower_bound
     flags = 0 if num_spec_tokens is None else _abi.KDA_FLAG_SPECULATIVE
-    spec = num_spec_tokens or 0
+    spec = 0 if num_spec_tokens is None else num_spec_tokens
     if disable_state_update:
         if output_final_state:
             _refuse(Status.ARGUMENT, 'verify: output_final_state is True, must be False with disable_state_update')
@@ -108,7 +108,8 @@ def packed_kda_decode(mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, stat
     Returns output. Raises as `recurrent_kda`.
     """
     if output is None:
-        output = allocate(mixed_qkv, (*mixed_qkv.shape[:1], 1, *state.shape[1:3]))
+        output = allocate(mixed_qkv, (*shape_of('packed', 'mixed_qkv', mixed_qkv)[:1], 1,
+                                      *shape_of('packed', 'state', state)[1:3]))
     _run('packed', (mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output), (0,), stream)
     return output
 
@@ -133,12 +134,11 @@ def fused_kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, 
 
     Returns output. Raises as `recurrent_kda`.
     """
-    _check_backend('fused', backend)
-    if state_indices_mode is not None and state_indices_mode not in _MODES:
-        _refuse(Status.ARGUMENT, f'fused: state_indices_mode is {state_indices_mode!r}, must be one of '
-                                 f'{", ".join(_MODES)}')
+    _check_backend('fused', 'backend', backend)
+    if state_indices_mode is not None:
+        _check_mode('fused', 'state_indices_mode', state_indices_mode)
     if output is None:
-        output = allocate(x, raw_gate.shape)
+        output = allocate(x, shape_of('fused', 'raw_gate', raw_gate))
     _run('fused', (x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate,
                    norm_weight, output),
          (_gate(True, lower_bound), _MODES.get(state_indices_mode, 0), 0.0 if lower_bound is None else lower_bound,
@@ -163,7 +163,8 @@ def commit_kda(state, correction_cache, kg_cache, num_accepted_tokens, heads, A_
 def prepare(device=0):
     """Loads every kernel that the device could be routed to, so that calls can be captured in a CUDA graph.
 
-    Raises DeviceError: NO_ROUTE where the bundle in use has nothing for the device, NO_DRIVER, DRIVER and others.
+    device: its number. Raises DeviceError: NO_ROUTE where the bundle in use has nothing for the device, NO_DRIVER, DRIVER
+    where there is no such device, and others; DtypeError and ArgumentError for what is no number of a device.
     """
-    _library.check(_library.library.kda_context_prepare(_library.bundle.context(device).handle, None,
-                                                        _library.failure.address))
+    context = _library.bundle.context(device, 'prepare')
+    _library.check(_library.library.kda_context_prepare(context.handle, None, _library.failure.address))
