@@ -196,11 +196,18 @@ static void route(void **state)
            "KDA_E_ARGUMENT");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148", 2, "--n is missing");
     expect("made.bundle route --op recurrent --cc 10 --cuda 13.0 --sms 148 --n 1", 2,
-           "--cc: cannot be 10");
+           "--cc: cannot be 10, must be MAJOR.MINOR");
     expect("made.bundle route --op recurring --cc 10.0 --cuda 13.0 --sms 148 --n 1", 2,
-           "--op: cannot be recurring");
+           "--op: cannot be recurring, must be recurrent, packed, fused, verify or commit");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148 --n 1x", 2,
-           "--n: cannot be 1x");
+           "--n: cannot be 1x, must be an integer of 64 bits");
+    expect(
+        "made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148 --n 9223372036854775808",
+        2, "--n: cannot be 9223372036854775808, must be an integer of 64 bits");
+    expect("made.bundle route --op fused --mode any", 2,
+           "--mode: cannot be any, must be positive_unique, unique_or_null or repeated_positive");
+    expect("made.bundle route --state i32", 2, "--state: cannot be i32, must be bf16 or f32");
+    expect("made.bundle route --jsn", 2, "kda-dump route: unknown option or missing value: --jsn");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148 --n 1 more", 2,
            "found more");
 }

@@ -52,6 +52,11 @@ int demo_options(int argc, char **argv, const char *usage, const struct demo_opt
         else
             good = false;
         if (!good) {
+            if (option->name)
+                fprintf(stderr, "kda-demo: %s cannot be '%s', must be an integer of 1 to 65535\n",
+                        option->name, value);
+            else
+                fprintf(stderr, "kda-demo: %s is no option, or lacks its value\n", argv[i]);
             fputs(usage, stderr);
             return 2;
         }

@@ -65,8 +65,9 @@ int dump_no_options(int argc, char **argv, int operands, const char *text)
 {
     static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
     optind = 1;
+    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (option != 'h') return dump_usage(argv[0], "unknown option");
+        if (option != 'h') return dump_usage(argv[0], "unknown option %s", argv[optind - 1]);
         fputs(text, stdout);
         return DUMP_OK;
     }
@@ -96,6 +97,7 @@ int dump_extract(const kda_bundle *bundle, int argc, char **argv)
         {"help", no_argument, NULL, 'h'}, {"output", required_argument, NULL, 'o'}, {0}};
     const char *output = NULL;
     optind = 1;
+    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "o:", options, NULL)) != -1;) {
         if (option == 'o') {
             output = optarg;
@@ -106,7 +108,7 @@ int dump_extract(const kda_bundle *bundle, int argc, char **argv)
                   stdout);
             return DUMP_OK;
         } else {
-            return dump_usage("extract", "unknown option or missing value");
+            return dump_usage("extract", "unknown option or missing value: %s", argv[optind - 1]);
         }
     }
     if (argc - optind != 1)

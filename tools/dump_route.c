@@ -2,6 +2,7 @@
 // kda-dump route: one route query from the command line, and why every other image is not the
 // answer. The reasons are the library's own: each other body and target is asked for by name, and
 // its refusal is printed.
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +45,9 @@ struct query {
 static bool parse_number(const char *text, int64_t *out)
 {
     char *end = NULL;
+    errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (end == text || *end) return false;
+    if (end == text || *end || errno) return false;
     *out = value;
     return true;
 }
@@ -168,6 +170,37 @@ static bool parse_option(struct query *query, int option, const char *text)
     }
 }
 
+static void add_names(kda_text *text, const struct named *names)
+{
+    for (const struct named *name = names; name->text; name++)
+        kda_text_add(text, "%s%s", name == names ? "" : name[1].text ? ", " : " or ", name->text);
+}
+
+// What an option can be.
+static void add_allowed(kda_text *text, int option)
+{
+    switch (option) {
+    case OP:
+        add_names(text, ops);
+        break;
+    case GATE:
+        add_names(text, gates);
+        break;
+    case MODE:
+        add_names(text, modes);
+        break;
+    case STATE:
+        kda_text_add(text, "bf16 or f32");
+        break;
+    case CC:
+    case CUDA:
+        kda_text_add(text, "MAJOR.MINOR");
+        break;
+    default:
+        kda_text_add(text, "an integer of %d bits", option == SMS || option == TOKENS ? 32 : 64);
+    }
+}
+
 static void set_defaults(struct query *query, uint32_t given)
 {
     kda_problem *problem = &query->problem;
@@ -187,14 +220,20 @@ static int parse(int argc, char **argv, struct query *query)
 {
     uint32_t given = 0;
     optind = 1;
+    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == HELP) {
             fputs(help, stdout);
             return DUMP_OK;
         }
-        if (option == '?') return dump_usage("route", "unknown option or missing value");
-        if (!parse_option(query, option, optarg))
-            return dump_usage("route", "--%s: cannot be %s", options[option - 1].name, optarg);
+        if (option == '?')
+            return dump_usage("route", "unknown option or missing value: %s", argv[optind - 1]);
+        if (!parse_option(query, option, optarg)) {
+            kda_text allowed = {0};
+            add_allowed(&allowed, option);
+            return dump_usage("route", "--%s: cannot be %s, must be %s", options[option - 1].name,
+                              optarg, allowed.data);
+        }
         given |= 1u << option;
     }
     if (optind != argc) return dump_usage("route", "expected options only, found %s", argv[optind]);

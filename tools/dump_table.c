@@ -283,6 +283,7 @@ int dump_table(const kda_bundle *bundle, int argc, char **argv)
         {"help", no_argument, NULL, 'h'}, {"json", no_argument, NULL, 'j'}, {0}};
     bool as_json = false;
     optind = 1;
+    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 'j') {
             as_json = true;
@@ -298,7 +299,7 @@ int dump_table(const kda_bundle *bundle, int argc, char **argv)
                   stdout);
             return DUMP_OK;
         } else {
-            return dump_usage("table", "unknown option");
+            return dump_usage("table", "unknown option %s", argv[optind - 1]);
         }
     }
     if (optind != argc) return dump_usage("table", "expected no operand, found %s", argv[optind]);
