@@ -11,8 +11,9 @@
 //
 //   1. Tokens. A warp takes a quarter of the channels of all tokens from the words in memory to the
 //      hats and to its part of G and Q, all in registers.
-//   2. A warp per tile of 8 tokens adds the parts, inverts and multiplies by Q, in f32.
-//   3. All warps: product of the state with the hats, then of u with T and QT, on the matrix units.
+//   2. A warp per tile of 8 tokens adds the parts, inverts and multiplies by Q, in f32: one of its own
+//      where registers allow, while the others are at the product with the state already.
+//   3. All others: product of the state with the hats, then of u with T and QT, on the matrix units.
 //      What the first tile's w does to u and o of the second one is one more product, with G and Q
 //      where rows of the second tile meet columns of the first.
 //
@@ -94,8 +95,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 8, SPLIT = 1, THREADS = 128, SMEM = 43376;
-constexpr int OCCUPANCY = 5;
+constexpr int TOKENS = 8, SPLIT = 1, THREADS = 160, SMEM = 43376;
+constexpr int OCCUPANCY = 4;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -987,7 +988,10 @@ constexpr u32 STEPS = DIM / 16;            // of 16 channels in the product with
 constexpr u32 WARP_ROWS = ROWS / WARPS;
 constexpr u32 COLUMNS = WARP_ROWS / 8;     // tiles of 8 value rows of a warp
 constexpr u32 LANE_ROWS = 2 * COLUMNS;     // value rows of a lane, side by side, in u, w and o
-static_assert(THREADS == 32 * WARPS && TILES * TILE == TOKENS && TILES <= 2, "whole tiles");
+// Warps that only solve, a block each, while the others multiply; without them the first ones do both.
+constexpr u32 SOLVERS = THREADS / 32 - WARPS;
+static_assert(SOLVERS == 0 || SOLVERS == GRAMS, "a warp for each block");
+static_assert(TILES * TILE == TOKENS && TILES <= 2, "whole tiles");
 
 // Shared memory. The state, in each odd row the other half of its 8 steps first: off the banks of
 // the even row before it. The hats of all steps, as the lanes of the product want them: 16 bytes of
@@ -1507,6 +1511,14 @@ HELPER void scale_across(const kda_verify_params &p, u32 shared, u32 lane)
     store_operands(block, split_bf16(x[0], x[1]), split_bf16(x[2], x[3]), lane);
 }
 
+HELPER void solve_block(const kda_verify_params &p, u32 present, u32 number, u32 shared, u32 lane)
+{
+    if (number < TILES)
+        solve_tile(p, present, number, shared, lane);
+    else
+        scale_across(p, shared, lane);
+}
+
 // ---- the state
 
 // A warp's rows, 16 bytes per lane and turn: two rows.
@@ -1588,39 +1600,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     }
 
     const u32 shared = shared_base();
-    u64 state = state_address(p, w.slot, head, first_row + row);
-    compute_here(state);
-    const gate gate = load_gate(p, query_head, place.eighth);
-    inputs x = {};
-    load_inputs<true, !LATE>(p, w, place, x);
-    if (!LATE) copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+    const bool solves = SOLVERS != 0 && warp >= WARPS;
     if (threadIdx.x == 0) sts_quad(shared + WINDOW, {w.token, w.present, (u32)w.slot, 0});
-    if (p.kg && blockIdx.x % SPLIT == 0) {
+    inputs x = {};
+    if (!solves) {
+        u64 state = state_address(p, w.slot, head, first_row + row);
+        compute_here(state);
+        const gate gate = load_gate(p, query_head, place.eighth);
+        load_inputs<true, !LATE>(p, w, place, x);
+        if (!LATE) copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+        if (p.kg && blockIdx.x % SPLIT == 0) {
 #pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            const u32 t = i * TILE + place.token;
-            if (t < w.present)
-                store_kg(kg_address(p, w.slot, head, t), x.words[i], place.eighth);
+            for (u32 i = 0; i < TILES; i++) {
+                const u32 t = i * TILE + place.token;
+                if (t < w.present)
+                    store_kg(kg_address(p, w.slot, head, t), x.words[i], place.eighth);
+            }
         }
-    }
 
-    float sums[TILES][LANE_CHANNELS];
-    const bool narrow = sum_decays(p, x.words, gate, w.present, sums, lane);
-    if (LATE) {
-        load_inputs<false, true>(p, w, place, x);
-        copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+        float sums[TILES][LANE_CHANNELS];
+        const bool narrow = sum_decays(p, x.words, gate, w.present, sums, lane);
+        if (LATE) {
+            load_inputs<false, true>(p, w, place, x);
+            copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+        }
+        make_hats(p, x.words, gate, sums, narrow, shared, warp, lane);
     }
-    make_hats(p, x.words, gate, sums, narrow, shared, warp, lane);
     sync_cta();
     const quad end = lds_quad(shared + WINDOW);  // what was in registers lies in shared memory
     const u32 token = end.x, present = end.y;
     const int slot = (int)end.z;
-    if (warp < TILES) solve_tile(p, present, warp, shared, lane);
-    if (TILES == 2 && warp == 2) scale_across(p, shared, lane);
-
     float product[TILES][COLUMNS][4] = {};
-    multiply_state(shared, product, lane);
+    if (solves) {
+        solve_block(p, present, warp - WARPS, shared, lane);
+    } else {
+        if (SOLVERS == 0 && warp < GRAMS) solve_block(p, present, warp, shared, lane);
+        multiply_state(shared, product, lane);
+    }
     sync_cta();
+    if (solves) return;
 
     // Of a lane's token and rows: u, and then w on top of o. Tokens are rows, and become columns.
     parts w_before[COLUMNS];
