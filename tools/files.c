@@ -90,7 +90,8 @@ kda_status kda_files_write(const char *path, const void *data, size_t size, kda_
         written = write_all(path, data, size);
     }
     if (!written)
-        return kda_fail(err, KDA_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+        return kda_fail(err, errno == ENOMEM ? KDA_E_NO_MEMORY : KDA_E_IO,
+                        "%s: cannot be written: %s", path, strerror(errno));
     return KDA_OK;
 }
 
