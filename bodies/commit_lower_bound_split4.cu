@@ -453,55 +453,6 @@ HELPER void multiply_tile(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
 #endif
 }
 
-// The same with half as many columns of a and rows of b: the words (row g, k 2t), (g + 8, 2t), and
-// (k 2t, column g).
-HELPER void multiply_half_tile(float (&c)[4], u32 a0, u32 a1, u32 b0)
-{
-#ifdef KDA_SOFT_DEVICE
-    const u32 a[4] = {a0, a1, 0, 0};
-    multiply_tile(c, a, b0, 0);
-#else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, "
-                 "{%6}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(b0));
-#endif
-}
-
-// m16n8k8 with tf32 operands, of which the lower 13 bits do not count: of a the lane holds (row g,
-// k t), (g + 8, t), (g, t + 4), (g + 8, t + 4), of b (k t, column g), (t + 4, g).
-HELPER void multiply_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1)
-{
-#ifdef KDA_SOFT_DEVICE
-    const u32 b[2] = {b0, b1};
-    soft_mma_tf32(c, a, b, __LINE__);
-#else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
-}
-
-// To nearest, ties away from zero: half of the last bit that counts, added to the magnitude.
-HELPER u32 round_tf32(float x) { return as_bits(x) + 0x1000u; }
-
-// 8 rows of 8 halves of words, a row in four lanes: rows become columns.
-HELPER u32 transpose(u32 x, u32 lane)
-{
-#ifdef KDA_SOFT_DEVICE
-    const u32 upper = lane / 4 % 2 * 16, source = lane % 4 * 8 + lane / 8;
-    const u32 a = soft_shuffle(x, source, __LINE__) >> upper & 0xffff;
-    const u32 b = soft_shuffle(x, source + 4, __LINE__) >> upper & 0xffff;
-    return b << 16 | a;
-#else
-    (void)lane;
-    u32 y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-#endif
-}
-
 // Of the lanes: what one of them has left in shared memory is there for the others.
 HELPER void sync_warp()
 {

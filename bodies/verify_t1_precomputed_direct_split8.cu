@@ -96,9 +96,6 @@ struct quad {
 struct vec4 {
     float x, y, z, w;
 };
-struct pair {
-    float x, y;
-};
 
 // ---- numbers
 
@@ -152,18 +149,6 @@ HELPER float widen_bf16(u32 bits)
 #endif
 }
 
-// The one in the upper half, hidden in the same way.
-HELPER float widen_upper(u32 bits)
-{
-#ifdef KDA_SOFT_DEVICE
-    return as_float(bits & 0xffff0000u);
-#else
-    u32 x;
-    asm("and.b32 %0, %1, 0xffff0000;" : "=r"(x) : "r"(bits));
-    return as_float(x);
-#endif
-}
-
 HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
 {
     const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -172,61 +157,6 @@ HELPER void unpack_bf16(const quad &bits, float (&out)[LANE_CHANNELS])
         out[2 * i] = as_float(words[i] << 16);
         out[2 * i + 1] = as_float(words[i] & 0xffff0000u);
     }
-}
-
-// x * y where it is so, else x: one instruction under a predicate, and no copy of x. \100 is the at
-// sign, which means something else in a template.
-HELPER float multiply_if(bool so, float x, float y)
-{
-#ifdef KDA_SOFT_DEVICE
-    return so ? x * y : x;
-#else
-    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p mul.rn.f32 %0, %0, %2; }"
-        : "+f"(x)
-        : "r"((u32)so), "f"(y));
-    return x;
-#endif
-}
-
-// x + y where it is so, in the same way.
-HELPER float add_if(bool so, float x, float y)
-{
-#ifdef KDA_SOFT_DEVICE
-    return so ? x + y : x;
-#else
-    asm("{ .reg .pred p; setp.ne.u32 p, %1, 0; \100p add.rn.f32 %0, %0, %2; }"
-        : "+f"(x)
-        : "r"((u32)so), "f"(y));
-    return x;
-#endif
-}
-
-// Two bf16, each within +-its half of `limit`; a NaN stays one.
-HELPER u32 limit_bf16(u32 x, u32 limit)
-{
-#ifdef KDA_SOFT_DEVICE
-    u32 y = 0;
-    for (u32 shift = 0; shift < 32; shift += 16) {
-        const u32 half = x >> shift & 0xffff, size = half & 0x7fff, most = limit >> shift & 0xffff;
-        y |= (size > most && size <= 0x7f80 ? (half & 0x8000) | most : half) << shift;
-    }
-    return y;
-#else
-    u32 y;
-    asm("min.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(limit));
-    return y;
-#endif
-}
-
-// Two numbers as bf16, and what the rounding lost.
-struct parts {
-    u32 high, lost;
-};
-
-HELPER parts split_bf16(float low, float high)
-{
-    const u32 bits = pack_bf16(low, high);
-    return {bits, pack_bf16(low - as_float(bits << 16), high - as_float(bits & 0xffff0000u))};
 }
 
 HELPER quad pack_row(const float (&x)[LANE_CHANNELS])

@@ -43,6 +43,18 @@ static void set_ragged(struct window *window, uint64_t key, enum trial_data data
     window_fill_all(window, key, data);
 }
 
+// Windows of 1, 2, 6 and 16 tokens: each has bodies of its own.
+static int32_t next_window(int32_t tokens)
+{
+    return tokens < 2 ? 2 : tokens < 6 ? 6 : tokens < 16 ? 16 : INT32_MAX;
+}
+
+// On a GPU all lengths.
+static int32_t next_length(int32_t tokens)
+{
+    return suite.machine.soft ? next_window(tokens) : tokens + 1;
+}
+
 static void check_verify(const char *name)
 {
     const uint32_t index = kda_bundle_find_body(suite.bundle, name);
@@ -155,7 +167,7 @@ static void v1_splits_agree(void **state)
 {
     (void)state;
     for (int g = 0; g < GATES; g++)
-        for (int32_t tokens = 1; tokens <= WINDOW_MOST; tokens += (int32_t)suite_size(5, 1)) {
+        for (int32_t tokens = 1; tokens <= WINDOW_MOST; tokens = next_length(tokens)) {
             const struct suite_family found = family(KDA_OP_VERIFY, gates[g], tokens);
             struct suite_image images[SUITE_IMAGES];
             const int count = suite_images(&found, NULL, images);
@@ -181,10 +193,10 @@ static void v1_splits_agree(void **state)
 static void v2_nulls_and_ragged_rows(void **state)
 {
     (void)state;
-    static const int32_t lengths[] = {5, 0, 3, 16, 2, 8, 1, 4};
+    static const int32_t lengths[] = {5, 1, 3, 0, 2, 16, 8, 4};
     for (int g = 0; g < GATES; g++)
         for (int32_t null_min = 0; null_min < 2; null_min++)
-            for (int32_t tokens = 8; tokens <= 16; tokens += 8) {
+            for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
                 struct window window = window_of(gates[g], tokens, 8, 1, 2);
                 const int32_t slots[] = {3, 2, -1, 1, 5, 0, INT_MIN, INT_MAX};
                 int32_t cut[8];
@@ -224,7 +236,7 @@ static void v3_same_bits_everywhere(void **state)
 {
     (void)state;
     for (int g = 0; g < GATES; g++)
-        for (int32_t tokens = 2; tokens <= 16; tokens += 7) {
+        for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
             struct window alone = window_of(gates[g], tokens, 1, 1, 2);
             window_open(&alone);
             window_fill(&alone, 0, 300, TRIAL_NORMAL);
@@ -332,7 +344,7 @@ static void v4_caches(void **state)
 static void v4_row_longer_than_the_window(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 12; tokens += 5) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
         window.cu_form = true;
         window_open(&window);
@@ -347,7 +359,7 @@ static void v4_row_longer_than_the_window(void **state)
 static void v5_beta(void **state)
 {
     (void)state;
-    for (int32_t tokens = 1; tokens <= 16; tokens += 15)
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens))
         for (int32_t logit = 0; logit < 2; logit++) {
             struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
             window.beta_is_logit = logit;
@@ -366,7 +378,7 @@ static void v6_verify_then_commit(void **state)
 {
     (void)state;
     for (int g = 0; g < GATES; g++)
-        for (int32_t tokens = 1; tokens <= 16; tokens += (int32_t)suite_size(5, 1)) {
+        for (int32_t tokens = 1; tokens <= 16; tokens = next_length(tokens)) {
             struct window window = window_of(gates[g], tokens, tokens + 1, 1, suite_size(1, 2));
             window.beta_is_logit = g == 1;
             window.no_bias = g == 2;
@@ -392,15 +404,12 @@ static void run_hazard(struct window *window, const char *what)
     window_close(window);
 }
 
-// Windows of 1, 2, 6 and 16 tokens.
-static int32_t next_hazard(int32_t tokens) { return tokens < 2 ? 1 : tokens < 6 ? 4 : 10; }
-
 static void v7_strong_decay(void **state)
 {
     (void)state;
     // On both sides of what the closed form takes at once, 60 bits in 8 tokens, and a growing one.
     static const double decays[] = {-20, -50, -1e4, 0, -5.15625, -5.21875, 0.25};
-    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens))
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens))
         for (size_t i = 0; i < sizeof decays / sizeof *decays; i++) {
             struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
             window.any_floor = true;
@@ -421,7 +430,7 @@ static void v7_strong_decay(void **state)
 static void v7_gates_in_the_kernel(void **state)
 {
     (void)state;
-    for (int32_t tokens = 1; tokens <= 16; tokens += tokens < 6 ? 5 : 10) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         static const float bounds[] = {-5.0f, -5.25f, -50.0f};
         for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
             struct window bound = window_of(KDA_GATE_LOWER_BOUND, tokens, 2, 1, 1);
@@ -449,7 +458,7 @@ static void v7_gates_in_the_kernel(void **state)
 static void v7_repeated_keys(void **state)
 {
     (void)state;
-    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens)) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 2, 1, 1);
         window.any_floor = true;
         window_open(&window);
@@ -467,7 +476,7 @@ static void v7_repeated_keys(void **state)
 static void v7_zero_vectors(void **state)
 {
     (void)state;
-    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens)) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
         window.any_floor = true;
         window_open(&window);
@@ -484,7 +493,7 @@ static void v7_norms(void **state)
 {
     (void)state;
     static const double sizes[] = {0x1p-60, 0x1p40, 0x1p60, 0x1p125};
-    for (int32_t tokens = 1; tokens <= 16; tokens += 15)
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens))
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (int j = 0; j < 2 * GATES; j++) {
                 const enum window_tensor tensor = j % 2 ? WINDOW_Q : WINDOW_K;
@@ -505,7 +514,7 @@ static void v7_growing_gate(void **state)
 {
     (void)state;
     static const double gates_that_grow[] = {50, 88};
-    for (int32_t tokens = 1; tokens <= 16; tokens += next_hazard(tokens))
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens))
         for (size_t i = 0; i < sizeof gates_that_grow / sizeof *gates_that_grow; i++) {
             struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
             window.finite_only = true;
@@ -519,8 +528,8 @@ static void v7_growing_gate(void **state)
         }
 }
 
-// The same over a state. The decays of a token's channels add up to less than 2^115 over the window,
-// in both halves of it, in the first or in the second one.
+// The same over a state. The decays of a token's channels add up to less than 2^115 over the
+// window, in both halves of it, in the first or in the second one.
 static void v7_growing_gate_over_a_state(void **state)
 {
     (void)state;
@@ -571,7 +580,7 @@ static void v8_slices_and_strides(void **state)
 {
     (void)state;
     for (int g = 0; g < GATES; g++)
-        for (int32_t tokens = 1; tokens <= 16; tokens += (int32_t)suite_size(5, 3)) {
+        for (int32_t tokens = 1; tokens <= 16; tokens = next_length(tokens)) {
             struct window window = window_of(gates[g], tokens, 2, 1, 2);
             window.slices = true;
             window.cu_form = tokens % 2;
@@ -593,7 +602,7 @@ static void v8_slices_and_strides(void **state)
 static void v8_default_slots(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 14) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         struct window given = window_of(KDA_GATE_SOFTPLUS, tokens, 3, 1, 1), omitted = given;
         omitted.no_indices = true;
         window_open(&given);
@@ -613,7 +622,7 @@ static void v8_default_slots(void **state)
 static void v9_beyond_2_31(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 14) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 32, 32);
         window.num_slots = 34000;  // of 32*16*2*128 elements of the key and gate cache
         window.cache_tokens = 16;
@@ -636,7 +645,7 @@ static void v9_beyond_2_31(void **state)
 static void v9_replay(void **state)
 {
     (void)state;
-    for (int32_t tokens = 2; tokens <= 16; tokens += 14) {
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
         struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 3, 1, 2), eager = window;
         window.num_slots = eager.num_slots = 5;
         window_open(&window);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generated from gen/verify_wy.cu.in, what it includes, and manifest/params.h for the row
-// verify_t2_8_precomputed_wy_split1 of manifest/schedules.inc.
+// verify_t3_8_precomputed_wy_split4 of manifest/schedules.inc.
 // Frozen: edit the template or the row, then run `ninja -C build regen`.
 //
 // Frozen verify in closed form: all tokens of a window meet the state in one matrix product. With
@@ -95,8 +95,8 @@ struct kda_verify_params {
 };
 
 // Of the row. OCCUPANCY is how many CTAs per SM the register cap must allow.
-constexpr int TOKENS = 8, SPLIT = 1, THREADS = 160, SMEM = 43376;
-constexpr int OCCUPANCY = 4;
+constexpr int TOKENS = 8, SPLIT = 4, THREADS = 160, SMEM = 18800;
+constexpr int OCCUPANCY = 6;
 
 constexpr int DIM = 128;           // key channels and value rows of a head
 constexpr int ROWS = DIM / SPLIT;  // value rows of the CTA
@@ -527,17 +527,6 @@ HELPER void sts128(u32 address, const vec4 &x)
 #endif
 }
 
-HELPER u16 lds16(u32 address)
-{
-    u16 x;
-#ifdef KDA_SOFT_DEVICE
-    memcpy(&x, soft_shared(address, 2, __LINE__), 2);
-#else
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address));
-#endif
-    return x;
-}
-
 HELPER pair lds_pair(u32 address)
 {
     pair x;
@@ -836,6 +825,15 @@ template <bool WIDE> HELPER token_words load_words(const token_address &x)
     return {load16x8(x.q), load16x8(x.k), load16x8(x.g), load16(x.beta)};
 }
 
+// From token 0 of the call to that one.
+HELPER void move_token(const kda_verify_params &p, token_address &x, u32 index)
+{
+    x.q += 2 * index * (u64)p.q_stride;
+    x.k += 2 * index * (u64)p.k_stride;
+    x.g += 2 * index * (u64)p.g_stride;
+    x.beta += 2 * index * (u64)p.beta_stride;
+}
+
 template <bool ALIGNED = false>
 HELPER token_words load_token(const kda_verify_params &p, const token_address &x)
 {
@@ -978,6 +976,16 @@ HELPER void store_null(const kda_verify_params &p, const window &w, u32 head, u3
     for (u32 i = threadIdx.x; i < w.present * ROWS; i += THREADS)
         store16(out_address(p, w.token + i / ROWS, head, first_row + i % ROWS), 0);
 }
+// The state of ROWS_OF_WARP rows, 16 bytes per lane and turn: two rows. Of each odd row the other
+// half of its steps comes first, off the banks of the even row before it.
+template <u32 ROWS_OF_WARP> HELPER void copy_state(u32 to, u64 from, u32 lane)
+{
+    const u32 half = lane / 16;
+    const u32 place = half * (u32)ROW_BYTES + (lane % 16 ^ 4 * half) * (u32)sizeof(quad);
+#pragma unroll
+    for (u32 i = 0; i < ROWS_OF_WARP / 2; i++)
+        copy_quad(to + place + i * 2 * (u32)ROW_BYTES, from + i * 2 * ROW_BYTES);
+}
 
 // ----------------------------------------------------------------------------------------- kernel
 
@@ -1034,10 +1042,12 @@ HELPER quad choose(bool first, const quad &a, const quad &b)
 // and the state when its gates have come; with 8 the state's latency is worth more.
 constexpr bool LATE = TILES == 2;
 
-// What is a lane's of the CTA's head: its token of a tile, its eighth of a half-warp's channels, and
-// its first value row.
+// What is a lane's of the CTA's head: its token of a tile and its first value row; in token 0 of the
+// call and in slot 0 its channels, its values, and its part of the warp's rows of the state.
 struct place {
-    u32 head, query_head, token, eighth, row;
+    u32 token, row;
+    token_address words;
+    u64 v, state;
 };
 
 // Of a lane's token of each tile its channels, and its value rows. What is not there is zero.
@@ -1071,10 +1081,12 @@ HELPER void load_inputs(const kda_verify_params &p, const window &w, const place
     for (u32 i = 0; i < TILES; i++) {
         if (i * TILE + place.token >= w.present) continue;
         const u32 token = w.token + i * TILE + place.token;
-        if (WORDS)
-            x.words[i] = load_words<WIDE>(
-                find_token(p, token, place.query_head, place.head, place.eighth));
-        if (VALUES) load_rows<WIDE>(value_address(p, token, place.head, place.row), x.v[i]);
+        if (WORDS) {
+            token_address address = place.words;
+            move_token(p, address, token);
+            x.words[i] = load_words<WIDE>(address);
+        }
+        if (VALUES) load_rows<WIDE>(place.v + 2 * token * (u64)p.v_stride, x.v[i]);
     }
 }
 
@@ -1521,17 +1533,6 @@ HELPER void solve_block(const kda_verify_params &p, u32 present, u32 number, u32
 
 // ---- the state
 
-// A warp's rows, 16 bytes per lane and turn: two rows.
-HELPER void copy_state(u32 to, u64 from, u32 lane)
-{
-    const u32 half = lane / 16;
-    const u32 place = half * (u32)ROW_BYTES + (lane % 16 ^ 4 * half) * (u32)sizeof(quad);
-#pragma unroll
-    for (u32 i = 0; i < WARP_ROWS / 2; i++)
-        copy_quad(to + place + i * 2 * (u32)ROW_BYTES,
-                  from + lane * sizeof(quad) + i * 2 * ROW_BYTES);
-}
-
 // S0.khat and S0.qhat of all tokens and of the value rows that are the lane's columns.
 HELPER void multiply_state(u32 shared, float (&product)[TILES][COLUMNS][4], u32 lane)
 {
@@ -1584,15 +1585,22 @@ HELPER void store_rows(u64 address, u32 (&x)[COLUMNS])
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
-    kda_verify_t2_8_precomputed_wy_split1(const __grid_constant__ struct kda_verify_params p)
+    kda_verify_t3_8_precomputed_wy_split4(const __grid_constant__ struct kda_verify_params p)
 {
     begin_grid();
     const u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32);
     const u32 head = blockIdx.x / SPLIT, query_head = find_query_head(p, head);
     const u32 first_row = blockIdx.x % SPLIT * ROWS, row = warp * WARP_ROWS;
-    const place place = {head, query_head, lane / 4, 4 * warp + lane % 4,
-                         first_row + row + lane % 4 * LANE_ROWS};
+    const u32 eighth = 4 * warp + lane % 4, own = first_row + row + lane % 4 * LANE_ROWS;
     const window w = find_window(p, blockIdx.y);
+    // In the shadow of tokens and slot: what the addresses have from neither.
+    place place = {lane / 4, own, find_token(p, 0, query_head, head, eighth),
+                   value_address(p, 0, head, own),
+                   state_address(p, 0, head, first_row + row) + lane * sizeof(quad)};
+    if (!LATE) {
+        compute_here(place.words.q), compute_here(place.words.k), compute_here(place.words.g);
+        compute_here(place.words.beta), compute_here(place.v), compute_here(place.state);
+    }
     if (w.present == 0) return;
     if (!w.live) {
         store_null(p, w, head, first_row);
@@ -1604,17 +1612,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     if (threadIdx.x == 0) sts_quad(shared + WINDOW, {w.token, w.present, (u32)w.slot, 0});
     inputs x = {};
     if (!solves) {
-        u64 state = state_address(p, w.slot, head, first_row + row);
-        compute_here(state);
-        const gate gate = load_gate(p, query_head, place.eighth);
+        place.state += (u32)w.slot * (u64)p.slot_stride * sizeof(u16);
+        const gate gate = load_gate(p, query_head, eighth);
         load_inputs<true, !LATE>(p, w, place, x);
-        if (!LATE) copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+        if (!LATE) copy_state<WARP_ROWS>(shared + STATE + row * (u32)ROW_BYTES, place.state, lane);
         if (p.kg && blockIdx.x % SPLIT == 0) {
 #pragma unroll
             for (u32 i = 0; i < TILES; i++) {
                 const u32 t = i * TILE + place.token;
                 if (t < w.present)
-                    store_kg(kg_address(p, w.slot, head, t), x.words[i], place.eighth);
+                    store_kg(kg_address(p, w.slot, head, t), x.words[i], eighth);
             }
         }
 
@@ -1622,7 +1629,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
         const bool narrow = sum_decays(p, x.words, gate, w.present, sums, lane);
         if (LATE) {
             load_inputs<false, true>(p, w, place, x);
-            copy_state(shared + STATE + row * (u32)ROW_BYTES, state, lane);
+            copy_state<WARP_ROWS>(shared + STATE + row * (u32)ROW_BYTES, place.state, lane);
         }
         make_hats(p, x.words, gate, sums, narrow, shared, warp, lane);
     }
