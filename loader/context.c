@@ -12,8 +12,6 @@
 #include "loader/error.h"
 #include "loader/route.h"
 
-#define OVERRIDES (KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA | KDA_OVERRIDDEN_SMS)
-
 // A handle that was once good fails in more ways than a launch does.
 static kda_status fail_identity(const struct kda_driver *driver, int result, const char *operation,
                                 const char *call, kda_error *err)
@@ -94,12 +92,8 @@ static kda_status read_device(const struct kda_driver *driver, CUdevice *ordinal
 static kda_status check_overrides(const kda_device *overrides, kda_error *err)
 {
     if (!overrides) return KDA_OK;
-    if (overrides->overridden & ~OVERRIDES)
-        return kda_fail(err, KDA_E_ARGUMENT,
-                        "context create: overrides.overridden is 0x%x, known bits are 0x%x",
-                        overrides->overridden, OVERRIDES);
-    if (overrides->reserved[0] || overrides->reserved[1] || overrides->reserved[2])
-        return kda_fail(err, KDA_E_ARGUMENT, "context create: overrides.reserved must be zero");
+    const kda_status status = kda_device_words("context create", "overrides", overrides, err);
+    if (status) return status;
     if ((overrides->overridden & KDA_OVERRIDDEN_SMS) && overrides->sm_count <= 0)
         return kda_fail(err, KDA_E_ARGUMENT,
                         "context create: the overridden SM count is %d, must be at least 1",

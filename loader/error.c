@@ -4,6 +4,7 @@
 // shows by "..." that it was cut.
 #include "loader/error.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,4 +93,15 @@ const char *kda_status_name(kda_status status)
         return "KDA_E_NO_MEMORY";
     }
     return "KDA_E_?";
+}
+
+kda_status kda_check_reserved(const char *operation, const char *owner, const uint64_t *words,
+                              size_t count, kda_error *err)
+{
+    for (size_t i = 0; i < count; ++i) {
+        if (words[i])
+            return kda_fail(err, KDA_E_ARGUMENT, "%s: %sreserved[%zu] is 0x%" PRIx64 ", must be 0",
+                            operation, owner, i, words[i]);
+    }
+    return KDA_OK;
 }

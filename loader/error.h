@@ -14,4 +14,9 @@ kda_status kda_fail(kda_error *err, kda_status status, const char *format, ...)
 kda_status kda_fail_driver(kda_error *err, kda_status status, int cuda, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+// Refuses the first of `count` reserved words that is not zero. `owner` stands before its name:
+// "overrides.", or "" for the struct of the call.
+kda_status kda_check_reserved(const char *operation, const char *owner, const uint64_t *words,
+                              size_t count, kda_error *err);
+
 #endif

@@ -17,13 +17,8 @@ kda_status kda_parts_words(const char *operation, uint32_t reserved32, const uin
     if (reserved32)
         return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved32 is 0x%x, must be 0", operation,
                         reserved32);
-    if (reserved[0] | reserved[1] | reserved[2] | reserved[3]) {
-        uint32_t i = 0;
-        while (!reserved[i]) i++;
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: reserved[%u] is 0x%" PRIx64 ", must be 0",
-                        operation, i, reserved[i]);
-    }
-    if (!(flags & ~known)) return KDA_OK;
+    const kda_status status = kda_check_reserved(operation, "", reserved, 4, err);
+    if (status || !(flags & ~known)) return status;
     return kda_fail(err, KDA_E_ARGUMENT, "%s: flags is 0x%x, %s 0x%x", operation, flags,
                     known & (known - 1) ? "known bits are" : "the known bit is", known);
 }

@@ -49,6 +49,19 @@ kda_status kda_route_accept(const kda_bundle *bundle, const kda_problem *problem
 
 // -------------------------------------------------------------------------------------------- body
 
+kda_status kda_device_words(const char *operation, const char *name, const kda_device *device,
+                            kda_error *err)
+{
+    const uint32_t known = KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA | KDA_OVERRIDDEN_SMS;
+    if (device->overridden & ~known)
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s.overridden is 0x%x, known bits are 0x%x",
+                        operation, name, device->overridden, known);
+    char owner[16];
+    (void)snprintf(owner, sizeof owner, "%s.", name);
+    const uint64_t words[] = {device->reserved[0], device->reserved[1], device->reserved[2]};
+    return kda_check_reserved(operation, owner, words, sizeof words / sizeof *words, err);
+}
+
 static kda_status check_device(const kda_device *device, const char *op, kda_error *err)
 {
     if (device->sm_count < 1)
@@ -65,15 +78,7 @@ static kda_status check_device(const kda_device *device, const char *op, kda_err
         return kda_fail(err, KDA_E_ARGUMENT,
                         "%s: device: CUDA version expected 1000*major + 10*minor, found %d", op,
                         device->cuda_version);
-    uint32_t known = KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA | KDA_OVERRIDDEN_SMS;
-    if (device->overridden & ~known || device->reserved[0] || device->reserved[1] ||
-        device->reserved[2])
-        return kda_fail(
-            err, KDA_E_ARGUMENT,
-            "%s: device: overridden expected within %#x and reserved 0, found %#x and %#x", op,
-            known, device->overridden,
-            device->reserved[0] | device->reserved[1] | device->reserved[2]);
-    return KDA_OK;
+    return kda_device_words(op, "device", device, err);
 }
 
 static kda_status find_forced_body(const kda_bundle *bundle, const kda_problem *problem,
@@ -207,14 +212,11 @@ kda_status kda_route(const kda_bundle *bundle, const kda_device *device, const k
                         : !device  ? "device"
                         : !problem ? "problem"
                                    : "out");
-    for (size_t i = 0; i < sizeof problem->reserved / sizeof *problem->reserved; ++i) {
-        if (problem->reserved[i])
-            return kda_fail(err, KDA_E_ARGUMENT,
-                            "route: problem: reserved[%zu] expected 0, found %#llx", i,
-                            (unsigned long long)problem->reserved[i]);
-    }
     uint32_t body = KDA_NONE, cubin = KDA_NONE;
-    kda_status status = check_device(device, kda_op_name((uint32_t)problem->op), err);
+    kda_status status =
+        kda_check_reserved("route", "problem.", problem->reserved,
+                           sizeof problem->reserved / sizeof *problem->reserved, err);
+    if (!status) status = check_device(device, kda_op_name((uint32_t)problem->op), err);
     if (!status) status = kda_route_accept(bundle, problem, &body, err);
     if (!status) status = kda_route_image(bundle, device, problem, &cubin, err);
     if (!status) kda_route_describe(bundle, device, problem, cubin, out);

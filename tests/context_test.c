@@ -193,7 +193,7 @@ static void create_arguments(void **state)
                 KDA_E_ARGUMENT, "0x8");
     device = (kda_device){.reserved = {0, 1, 0}};
     rig_refused(kda_context_create(rig.bundle, rig.cuda, &device, &context, &err), &err,
-                KDA_E_ARGUMENT, "reserved");
+                KDA_E_ARGUMENT, "overrides.reserved[1] is 0x1, must be 0");
     assert_int_equal(rig.cuCtxSetCurrent(NULL), 0);
     rig_refused(kda_context_create(rig.bundle, NULL, NULL, &context, &err), &err, KDA_E_ARGUMENT,
                 "none is current");

@@ -615,10 +615,10 @@ static void arguments(void **state)
     REFUSE(bundle, odd, good, KDA_E_ARGUMENT, "CC");
     odd = b200;
     odd.overridden = 8;
-    REFUSE(bundle, odd, good, KDA_E_ARGUMENT, "overridden");
+    REFUSE(bundle, odd, good, KDA_E_ARGUMENT, "device.overridden is 0x8");
     odd = b200;
     odd.reserved[2] = 1;
-    REFUSE(bundle, odd, good, KDA_E_ARGUMENT, "reserved");
+    REFUSE(bundle, odd, good, KDA_E_ARGUMENT, "device.reserved[2] is 0x1");
     kda_problem unknown = good;
     unknown.op = (kda_op)9;
     REFUSE(bundle, b200, unknown, KDA_E_UNSUPPORTED, "op 9", "recurrent (1)", "commit (5)");
@@ -633,7 +633,7 @@ static void arguments(void **state)
     REFUSE(bundle, b200, unknown, KDA_E_UNSUPPORTED, "mode 8");
     kda_problem reserved = good;
     reserved.reserved[3] = 1;
-    REFUSE(bundle, b200, reserved, KDA_E_ARGUMENT, "reserved[3]");
+    REFUSE(bundle, b200, reserved, KDA_E_ARGUMENT, "problem.reserved[3] is 0x1");
 
     kda_route_result out;
     kda_error err;
