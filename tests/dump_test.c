@@ -91,6 +91,10 @@ static void help(void **state)
     }
     expect("made.bundle unknown", 2, "unknown verb unknown");
     expect("made.bundle verify more", 2, "expected 0 operands, found 1");
+    expect("made.bundle verify --all", 2,
+           "kda-dump verify: unknown option or missing value: --all");
+    expect("made.bundle --jsn", 2, "kda-dump table: unknown option or missing value: --jsn");
+    expect("made.bundle extract -o", 2, "kda-dump extract: unknown option or missing value: -o");
 }
 
 static void verify(void **state)

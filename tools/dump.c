@@ -50,6 +50,11 @@ int dump_usage(const char *verb, const char *format, ...)
     return DUMP_USAGE;
 }
 
+int dump_bad_option(const char *verb, char **argv)
+{
+    return dump_usage(verb, "unknown option or missing value: %s", argv[optind - 1]);
+}
+
 int dump_error(const char *verb, const kda_error *err)
 {
     fprintf(stderr, "kda-dump %s: %s: %s\n", verb, kda_status_name(err->status), err->text);
@@ -67,7 +72,7 @@ int dump_no_options(int argc, char **argv, int operands, const char *text)
     optind = 1;
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (option != 'h') return dump_usage(argv[0], "unknown option %s", argv[optind - 1]);
+        if (option != 'h') return dump_bad_option(argv[0], argv);
         fputs(text, stdout);
         return DUMP_OK;
     }
@@ -108,7 +113,7 @@ int dump_extract(const kda_bundle *bundle, int argc, char **argv)
                   stdout);
             return DUMP_OK;
         } else {
-            return dump_usage("extract", "unknown option or missing value: %s", argv[optind - 1]);
+            return dump_bad_option("extract", argv);
         }
     }
     if (argc - optind != 1)

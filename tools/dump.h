@@ -18,6 +18,8 @@ int dump_env(const kda_bundle *bundle, int argc, char **argv);
 
 // "VERB: what", and where the help is, to standard error. DUMP_USAGE.
 int dump_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// The same for an option that getopt did not take. DUMP_USAGE.
+int dump_bad_option(const char *verb, char **argv);
 // "VERB: the error" to standard error; DUMP_USAGE for a file that cannot be read or written, else
 // DUMP_FINDING.
 int dump_error(const char *verb, const kda_error *err);

@@ -226,8 +226,7 @@ static int parse(int argc, char **argv, struct query *query)
             fputs(help, stdout);
             return DUMP_OK;
         }
-        if (option == '?')
-            return dump_usage("route", "unknown option or missing value: %s", argv[optind - 1]);
+        if (option == '?') return dump_bad_option("route", argv);
         if (!parse_option(query, option, optarg)) {
             kda_text allowed = {0};
             add_allowed(&allowed, option);

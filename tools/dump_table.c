@@ -299,7 +299,7 @@ int dump_table(const kda_bundle *bundle, int argc, char **argv)
                   stdout);
             return DUMP_OK;
         } else {
-            return dump_usage("table", "unknown option %s", argv[optind - 1]);
+            return dump_bad_option("table", argv);
         }
     }
     if (optind != argc) return dump_usage("table", "expected no operand, found %s", argv[optind]);
