@@ -527,6 +527,10 @@ HELPER float hold(float x, float limit)
     return x;
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 
 // ----------------------------------------------------------------------------------------- kernel
 

@@ -364,7 +364,7 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // and the step of rows through one token, which lies in registers or in shared memory.
 //
 // Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
-//          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
+//          kq = kn.qn, from T = 2 on k.q times the scales, zero where one of them is
 //          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
 //          o = fma(w, kq, r)    S = fma(w, kn, S')
 // Token after token in f32, never a product of decays and never a quotient: what is finite in the

@@ -532,7 +532,7 @@ template <int N, u32 DISTANCE = 8> HELPER float sum_half(const float (&x)[N], u3
 // and the step of rows through one token, which lies in registers or in shared memory.
 //
 // Token.   qn = q * rsqrt(q.q + eps) * scale    kn = k * rsqrt(k.k + eps)
-//          kq = kn.qn, from T = 2 on k.q within the finite numbers, times both scales
+//          kq = kn.qn, from T = 2 on k.q times the scales, zero where one of them is
 //          S' = S * d    p = S'.kn    r = S'.qn    w = beta * (v - p)
 //          o = fma(w, kq, r)    S = fma(w, kn, S')
 // Token after token in f32, never a product of decays and never a quotient: what is finite in the
@@ -684,6 +684,10 @@ HELPER void make_decays(const kda_recurrent_params &p, const gate &gate, const q
     for (int c = 0; c < LANE_CHANNELS; c++) d[c] = exp_fast(g[c]);
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 HELPER token make_token(const kda_recurrent_params &p, const token_words &words, const gate &gate,
                         u32 lane)
 {
@@ -692,9 +696,8 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
     unpack_bf16(words.k, t.k);
     make_decays(p, gate, words.g, lane, t.d);
     const float qq[1] = {dot(t.q, t.q)}, kk[1] = {dot(t.k, t.k)};
-    // With the norms, not after them. Where it overflows so does a norm, whose scale is then zero.
-    const float kq[1] = {dot(t.k, t.q)};
-    t.kq = fmaxf(fminf(sum_half(kq, lane), FLOAT_MAX), -FLOAT_MAX);
+    const float kq[1] = {dot(t.k, t.q)};  // with the norms, not after them
+    t.kq = sum_half(kq, lane);
     const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON);
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
 #pragma unroll
@@ -702,7 +705,7 @@ HELPER token make_token(const kda_recurrent_params &p, const token_words &words,
         t.q[c] = t.q[c] * q_scale * p.scale;
         t.k[c] = t.k[c] * k_scale;
     }
-    t.kq = t.kq * (q_scale * p.scale) * k_scale;
+    t.kq = scaled(scaled(t.kq, q_scale), k_scale) * p.scale;
     t.beta = widen_bf16(words.beta);
     return t;
 }

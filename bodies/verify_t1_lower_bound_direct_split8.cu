@@ -588,6 +588,10 @@ HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad
     }
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 
 // ----------------------------------------------------------------------------------------- window
 //
@@ -654,9 +658,11 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
     store_channels(channels + DIM * sizeof(u16), words.g);
 }
 
-// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
-// the result, whatever the sum became.
-HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+// Of q, for `scaled`. Finite, so that a zero that it meets stays zero.
+HELPER float make_q_scale(const kda_verify_params &p, float squares)
+{
+    return saturate(rsqrt_fast(squares + EPSILON) * p.scale, FLOAT_MAX);
+}
 
 HELPER float make_beta(const kda_verify_params &p, float beta)
 {
@@ -717,7 +723,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, OCCUPANCY)
     unpack_bf16(words.k, k);
     const float qq[1] = {dot(q, q)}, kk[1] = {dot(k, k)}, kq[1] = {dot(k, q)};
     const float k_scale = rsqrt_fast(sum_half(kk, lane) + EPSILON);
-    const float q_scale = rsqrt_fast(sum_half(qq, lane) + EPSILON) * p.scale;
+    const float q_scale = make_q_scale(p, sum_half(qq, lane));
     make_decays(p, gate, words.g, lane, d);
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {

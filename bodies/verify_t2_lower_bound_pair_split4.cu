@@ -765,6 +765,10 @@ HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad
     }
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 
 // ----------------------------------------------------------------------------------------- window
 //
@@ -831,9 +835,11 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
     store_channels(channels + DIM * sizeof(u16), words.g);
 }
 
-// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
-// the result, whatever the sum became.
-HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+// Of q, for `scaled`. Finite, so that a zero that it meets stays zero.
+HELPER float make_q_scale(const kda_verify_params &p, float squares)
+{
+    return saturate(rsqrt_fast(squares + EPSILON) * p.scale, FLOAT_MAX);
+}
 
 HELPER float make_beta(const kda_verify_params &p, float beta)
 {
@@ -867,10 +873,15 @@ constexpr u32 KHAT = 0, QHAT = 2 * COLUMN, LOST = 4 * COLUMN;
 constexpr u32 STATE = 8 * COLUMN, WARP_BYTES = STATE + WARP_ROWS * (u32)ROW_BYTES;
 static_assert(SMEM == WARPS * WARP_BYTES, "the row's smem");
 
-// For `hold`: 2^64 for decays and what they make of vectors, 2^40 for G and, without its scale, Q.
-// Where no norm overflows only a growing gate goes beyond it. w0 is then within 2^71 times the state,
-// w1 and the outputs within 2^113 times: never an infinity that meets a zero.
-constexpr float LIMIT = 1.8446744073709552e19f, ACROSS_LIMIT = 1.099511627776e12f;
+// For `hold`, where only a growing gate comes to it: of products of decays 2^40, of G and, without its
+// scale, Q 2^14. A normalized key's product with the state is then within 2^47 times the state, w1 and
+// the outputs within 2^77 times. Of raw vectors times decays 2^64, beyond which a norm overflows; what
+// is not normalized yet must stay finite times the state.
+constexpr float DECAY_LIMIT = 1.099511627776e12f, ACROSS_LIMIT = 16384.0f;
+constexpr float VECTOR_LIMIT = 1.8446744073709552e19f;
+// What is within 2^64 is made this much smaller for G and Q: times another such vector it is finite,
+// summed over the channels too.
+constexpr float SMALLER = 0.00390625f;
 
 // Sums over the channels that need no state: of each token k.k, q.q and k.q; of the second one G
 // and Q. What the first one's half-warp has in their places is nothing.
@@ -913,15 +924,16 @@ HELPER void make_hats(const kda_verify_params &p, const inputs &x, const gate &g
     sums[KQ] = dot(k, q);
     make_decays(p, gate, x.words.g, lane, d);
 #pragma unroll
-    for (int c = 0; c < LANE_CHANNELS; c++) first_k[c] = hold(first_k[c] * d[c], LIMIT);
+    for (int c = 0; c < LANE_CHANNELS; c++)
+        first_k[c] = hold(first_k[c] * d[c], VECTOR_LIMIT) * SMALLER;
     sums[G] = dot(first_k, k);
     sums[Q] = dot(first_k, q);
 #pragma unroll
     for (int c = 0; c < LANE_CHANNELS; c++) {
         const float both = d[c] * shuffle_xor(d[c], 16);
-        d[c] = hold(second ? both : d[c], LIMIT);
-        k[c] = hold(k[c] * d[c], LIMIT);
-        q[c] = hold(q[c] * d[c], LIMIT);
+        d[c] = hold(second ? both : d[c], DECAY_LIMIT);
+        k[c] = hold(k[c] * d[c], VECTOR_LIMIT);
+        q[c] = hold(q[c] * d[c], VECTOR_LIMIT);
     }
     const u32 column = shared + lane / 16 * COLUMN + lane % 16 * (u32)sizeof(quad);
     store_column(column + KHAT, k);
@@ -943,14 +955,14 @@ HELPER terms make_terms(const kda_verify_params &p, const float (&sums)[SUMS], f
     for (u32 t = 0; t < 2; t++) {
         const u32 from = 16 * t;
         x.k_scale[t] = rsqrt_fast(shuffle_from(sum, from + KK * LANES) + EPSILON);
-        x.q_scale[t] = rsqrt_fast(shuffle_from(sum, from + QQ * LANES) + EPSILON) * p.scale;
+        x.q_scale[t] = make_q_scale(p, shuffle_from(sum, from + QQ * LANES));
         x.kq[t] = scaled(scaled(shuffle_from(sum, from + KQ * LANES), x.k_scale[t]), x.q_scale[t]);
         x.beta[t] = shuffle_from(beta, from);
     }
     const float g = scaled(shuffle_from(sum, 16 + G * LANES), x.k_scale[0]);
     const float q = scaled(shuffle_from(sum, 16 + Q * LANES), x.k_scale[0]);
-    x.g = hold(scaled(g, x.k_scale[1]), ACROSS_LIMIT);
-    x.q = hold(scaled(q, x.q_scale[1]), ACROSS_LIMIT * fabsf(p.scale));
+    x.g = hold(scaled(g, x.k_scale[1]) / SMALLER, ACROSS_LIMIT);
+    x.q = hold(scaled(q, x.q_scale[1]) / SMALLER, ACROSS_LIMIT * fabsf(p.scale));
     return x;
 }
 

@@ -925,6 +925,10 @@ HELPER void make_decays(const kda_verify_params &p, const gate &gate, const quad
     }
 }
 
+// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
+// the result, whatever the sum became.
+HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+
 
 // ----------------------------------------------------------------------------------------- window
 //
@@ -991,9 +995,11 @@ HELPER void store_kg(u64 address, const token_words &words, u32 lane)
     store_channels(channels + DIM * sizeof(u16), words.g);
 }
 
-// A sum with k or q, times the scale of its norm. Where that overflows the scale is zero, and so is
-// the result, whatever the sum became.
-HELPER float scaled(float x, float scale) { return scale == 0.0f ? 0.0f : x * scale; }
+// Of q, for `scaled`. Finite, so that a zero that it meets stays zero.
+HELPER float make_q_scale(const kda_verify_params &p, float squares)
+{
+    return saturate(rsqrt_fast(squares + EPSILON) * p.scale, FLOAT_MAX);
+}
 
 HELPER float make_beta(const kda_verify_params &p, float beta)
 {
@@ -1505,7 +1511,7 @@ HELPER pair make_scales(const kda_verify_params &p, u32 shared, u32 token)
         const pair part = lds_pair(squares + warp * TOKENS * (u32)sizeof(pair));
         sum = {sum.x + part.x, sum.y + part.y};
     }
-    return {rsqrt_fast(sum.x + EPSILON), rsqrt_fast(sum.y + EPSILON) * p.scale};
+    return {rsqrt_fast(sum.x + EPSILON), make_q_scale(p, sum.y)};
 }
 
 // T and QT of one tile, and the scales of its tokens.

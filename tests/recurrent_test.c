@@ -569,6 +569,32 @@ static void r11_growing_gate(void **state)
     }
 }
 
+// Where a norm overflows its vector is zero, and so are the products of a zero vector, whatever the
+// other vector and the scale are.
+static void r11_zero_vectors_and_large_ones(void **state)
+{
+    (void)state;
+    static const struct {
+        double q, k;
+        float scale;
+    } cases[] = {{0, 1, 3.5e35f}, {0.01, 3e38, 1.0f}, {3e38, 0.01, 1.0f}, {3e38, 3e38, 1.0f}};
+    struct suite_family all[SUITE_FAMILIES];
+    int count = families(all);
+    for (int i = 0; i < count; i++)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            struct trial trial = trial_of(&all[i], 1, heads(), value_heads());
+            trial.finite_only = true;
+            trial.scale = cases[k].scale;
+            trial_open(&trial);
+            trial_fill_all(&trial, 1550, TRIAL_NORMAL);
+            overwrite(&trial, TRIAL_Q, cases[k].q);
+            overwrite(&trial, TRIAL_K, cases[k].k);
+            trial_run(&trial, NULL, NULL);
+            trial_expect(&trial, "zero vectors and large ones");
+            trial_close(&trial);
+        }
+}
+
 // ---------------------------------------------------------------------------------------- R12, R13
 
 static void run_huge(struct trial *trial)
@@ -897,6 +923,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(r11_extreme_values),
         cmocka_unit_test(r11_repeated_keys),
         cmocka_unit_test(r11_growing_gate),
+        cmocka_unit_test(r11_zero_vectors_and_large_ones),
         cmocka_unit_test(r12_pool_beyond_2_31),
         cmocka_unit_test(r12_gate_beyond_2_31),
         cmocka_unit_test(r13_more_than_one_wave),

@@ -220,16 +220,20 @@ static void v2_absent_tokens(void **state)
     (void)state;
     static const int32_t cus[][4] = {{6, 10, 4, 4}, {-1, 4, 8, 12},     {8, 10, 12, 99},
                                      {0, 0, 0, 12}, {4, 4, INT_MAX, 4}, {INT_MIN, 3, 7, INT_MAX}};
-    for (size_t i = 0; i < sizeof cus / sizeof *cus; i++) {
-        struct window window = window_of(KDA_GATE_PRECOMPUTED, 4, 3, 1, 1);
-        window.cu_form = true;
-        window_open(&window);
-        memcpy(window.cu, cus[i], sizeof cus[i]);
-        window_fill_all(&window, 250, TRIAL_NORMAL);
-        window_verify(&window, NULL, NULL);
-        window_expect(&window, "absent tokens");
-        window_close(&window);
-    }
+    for (int32_t tokens = 2; tokens <= 4; tokens += 2)
+        for (size_t i = 0; i < sizeof cus / sizeof *cus; i++) {
+            struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 3, 1, 1);
+            window.cu_form = true;
+            window_open(&window);
+            for (int n = 0; n < 4; n++) {  // of rows of four tokens, or of half as many
+                const int begin = cus[i][n];
+                window.cu[n] = begin < 0 || begin == INT_MAX ? begin : begin * tokens / 4;
+            }
+            window_fill_all(&window, 250, TRIAL_NORMAL);
+            window_verify(&window, NULL, NULL);
+            window_expect(&window, "absent tokens");
+            window_close(&window);
+        }
 }
 
 static void v3_same_bits_everywhere(void **state)
@@ -576,6 +580,76 @@ static void v7_growing_gate_corrected(void **state)
         }
 }
 
+// The same with two tokens over a larger state: what is held must leave it room.
+static void v7_growing_gate_over_a_large_state(void **state)
+{
+    (void)state;
+    for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
+        struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
+        window.finite_only = true;
+        window_open(&window);
+        window_fill_all(&window, 768, TRIAL_NORMAL);
+        uint16_t *rows = window.buffers[WINDOW_STATE].host;
+        for (int c = 0; c < ORACLE_HEAD; c++) rows[c] = c % ORACLE_D ? 0 : oracle_bf16(2e7);
+        for (int64_t token = 0; token < window.call.tok; token++) {
+            uint16_t *key = window_at(&window, WINDOW_K, token, 0);
+            memset(key, 0, ORACLE_D * 2);
+            key[0] = oracle_bf16(1);
+            *window_at(&window, WINDOW_BETA, token, 0) = oracle_bf16(1);
+            for (int c = 0; c < ORACLE_D; c++)
+                window_at(&window, WINDOW_G, token, 0)[c] = oracle_bf16(token ? 28 : 48);
+        }
+        window_verify(&window, NULL, NULL);
+        window_expect(&window, "growing gate over a large state");
+        window_close(&window);
+    }
+}
+
+// A growing gate between a key and a large k or q that is orthogonal to it: terms of G and Q that
+// overflow would be infinities of both signs. Nothing comes of them, as state and correction are
+// zero.
+static void v7_growing_gate_between_large_vectors(void **state)
+{
+    (void)state;
+    for (int32_t tokens = 2; tokens <= 16; tokens = next_window(tokens))
+        for (int i = 0; i < 2; i++) {
+            struct window window = window_of(KDA_GATE_PRECOMPUTED, tokens, 1, 1, 1);
+            window.finite_only = true;
+            window_open(&window);
+            window_fill_all(&window, 769, TRIAL_NORMAL);
+            set_gate(&window, 0);
+            memset(window.buffers[WINDOW_STATE].host, 0, ORACLE_HEAD * 2);
+            memset(window_at(&window, WINDOW_V, 0, 0), 0, ORACLE_D * 2);
+            for (int c = 0; c < ORACLE_D; c++) {
+                window_at(&window, WINDOW_G, 1, 0)[c] = oracle_bf16(48);
+                window_at(&window, WINDOW_K, 0, 0)[c] = oracle_bf16(c / 8 % 2 ? -1 : 1);
+                window_at(&window, i ? WINDOW_Q : WINDOW_K, 1, 0)[c] = oracle_bf16(0x1p60);
+            }
+            window_verify(&window, NULL, NULL);
+            window_expect(&window, i ? "Q" : "G");
+            window_close(&window);
+        }
+}
+
+// A scale that, times that of a norm of zero, overflows, and a zero q.
+static void v7_huge_scale(void **state)
+{
+    (void)state;
+    for (int g = 0; g < GATES; g++)
+        for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
+            struct window window = window_of(gates[g], tokens, 1, 1, 1);
+            window.finite_only = true;
+            window.scale = 3.5e35f;
+            window_open(&window);
+            window_fill_all(&window, 775, TRIAL_NORMAL);
+            for (int64_t token = 0; token < window.call.tok; token++)
+                memset(window_at(&window, WINDOW_Q, token, 0), 0, ORACLE_D * 2);
+            window_verify(&window, NULL, NULL);
+            window_expect(&window, "huge scale");
+            window_close(&window);
+        }
+}
+
 static void v8_slices_and_strides(void **state)
 {
     (void)state;
@@ -822,6 +896,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(v7_growing_gate),
         cmocka_unit_test(v7_growing_gate_over_a_state),
         cmocka_unit_test(v7_growing_gate_corrected),
+        cmocka_unit_test(v7_growing_gate_over_a_large_state),
+        cmocka_unit_test(v7_growing_gate_between_large_vectors),
+        cmocka_unit_test(v7_huge_scale),
         cmocka_unit_test(v8_slices_and_strides),
         cmocka_unit_test(v8_default_slots),
         cmocka_unit_test(v9_beyond_2_31),
