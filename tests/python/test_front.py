@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import cases
 import kda
@@ -31,14 +32,15 @@ class Cases(unittest.TestCase):
     """Each operation, judged."""
 
 
-def _add(name, case):
+def _add(name, case, **more):
     def test(self):
-        case(kda, cases.Bare(kda))
+        case(kda, cases.Bare(kda), **more)
     setattr(Cases, f'test_{name}', test)
 
 
 for _name, _case in cases.ALL.items():
     _add(_name, _case)
+    _add(f'{_name}_pdl', _case, enable_pdl=True)
 
 
 def valid(rows=2, heads=1, value_heads=2, slots=3):
@@ -169,6 +171,30 @@ class Refusals(unittest.TestCase):
             for name, operation in operations.items():
                 error = self.refused_by(kind, wanted, operation, value)
                 self.assertEqual(str(error), f'{name}: stream is {value!r}, {wanted}')
+
+    def test_pdl(self):
+        """A bool, which becomes a flag beside the others."""
+        index = kda.DeviceTensor((2,), 'i32')
+        operations = {
+            'recurrent': lambda **more: kda.recurrent_kda(**valid(), **more),
+            'verify': lambda **more: kda.recurrent_kda(**valid(), disable_state_update=True, **more),
+            'packed': lambda **more: kda.packed_kda_decode(*[index] * 8, **more),
+            'fused': lambda **more: kda.fused_kda_decode(*[index] * 11, output=index, **more),
+            'commit': lambda **more: kda.commit_kda(*[index] * 4, 1, **more)}
+        self.assertEqual(sorted(operations), sorted(_abi.OPERATIONS))
+        for name, operation in operations.items():
+            for value in (None, 1, 0, 'yes', 2.0, []):
+                error = self.refused_by(TypeError, 'enable_pdl', operation, enable_pdl=value)
+                self.assertEqual(str(error), f'{name}: enable_pdl is {value!r}, must be False or True')
+            with unittest.mock.patch.object(kda._operations, 'call') as made:
+                operation()
+                operation(enable_pdl=False)
+                operation(enable_pdl=True)
+                if name in ('recurrent', 'verify'):
+                    operation(num_spec_tokens=0, enable_pdl=True)
+            place = _abi.OPERATIONS[name][2].index('flags')
+            flags = [scalars[place] for _, _, scalars, _ in (call.args for call in made.call_args_list)]
+            self.assertEqual(flags, [0, 0, 2, 3][:len(flags)])
 
     def test_names(self):
         """Arguments are named as Python's, not as the fields behind them."""
@@ -509,13 +535,15 @@ class Form(unittest.TestCase):
                 'use_qk_l2norm_in_kernel=True, use_gate_in_kernel=False, lower_bound=None, cu_seqlens=None, '
                 'ssm_state_indices=None, num_spec_tokens=None, num_accepted_tokens=None, output=None, '
                 'initial_state_source=None, initial_state_indices=None, beta_is_logit=False, *, '
-                "disable_state_update=False, correction_cache=None, kg_cache=None, backend='cake', stream=None)")
+                "disable_state_update=False, correction_cache=None, kg_cache=None, backend='cake', enable_pdl=False, "
+                'stream=None)')
         self.assertEqual(str(inspect.signature(kda.recurrent_kda)), want)
-        want = '(mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output=None, *, stream=None)'
+        want = ('(mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output=None, *, '
+                'enable_pdl=False, stream=None)')
         self.assertEqual(str(inspect.signature(kda.packed_kda_decode)), want)
         want = ('(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate, '
                 "norm_weight, lower_bound=-5.0, norm_eps=1e-05, output=None, *, backend='cake', state_indices_mode=None, "
-                'stream=None)')
+                'enable_pdl=False, stream=None)')
         self.assertEqual(str(inspect.signature(kda.fused_kda_decode)), want)
 
 

@@ -60,6 +60,13 @@ def flag(operation, name, value):
     return int(value) if isinstance(value, bool) else INT32(operation, name, value)
 
 
+def truth(operation, name, value):
+    """A bool, for which the library has no number of its own."""
+    if not isinstance(value, bool):
+        raise _refusal(operation, name, value, 'False or True', Status.TYPE)
+    return value
+
+
 def number(operation, name, value):
     """A float that f32 holds, infinite where it is too large for that: the library judges it."""
     try:

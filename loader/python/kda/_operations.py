@@ -6,7 +6,7 @@ argument for, or no number or tensor to hand over; everything else is the librar
 """
 from . import _abi, _library, _torch
 from ._abi import Gate, Mode, Status
-from ._arguments import Choice, no_tensor
+from ._arguments import Choice, no_tensor, truth
 from ._call import POOL, allocate, call, shape_of, torch
 from ._errors import ArgumentError
 
@@ -28,6 +28,10 @@ def _run(name, tensors, scalars, stream):
         call(name, tensors, scalars, stream)
 
 
+def _flags(name, enable_pdl):
+    return _abi.KDA_FLAG_PDL if truth(name, 'enable_pdl', enable_pdl) else 0
+
+
 def _gate(in_kernel, lower_bound):
     if not in_kernel:
         return _PRECOMPUTED
@@ -38,7 +42,8 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
                   use_qk_l2norm_in_kernel=True, use_gate_in_kernel=False, lower_bound=None, cu_seqlens=None,
                   ssm_state_indices=None, num_spec_tokens=None, num_accepted_tokens=None, output=None,
                   initial_state_source=None, initial_state_indices=None, beta_is_logit=False, *,
-                  disable_state_update=False, correction_cache=None, kg_cache=None, backend='cake', stream=None):
+                  disable_state_update=False, correction_cache=None, kg_cache=None, backend='cake', enable_pdl=False,
+                  stream=None):
     """Recurrent decode of T tokens per row; with disable_state_update the frozen verify of a window of them.
 
     N rows, H query/key heads, HV value heads, D = 128, tok = N*T packed tokens. bf16 unless said.
@@ -59,6 +64,9 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
         kg_cache: bf16 [num_slots,HV,T_cache,256] receive what `commit_kda` needs.
     backend: 'cake' or 'auto', the same kernels. stream: a CUstream handle, as an int; None: torch's current stream, or the
         one that the framework of q names, or the legacy default stream.
+    enable_pdl: programmatic dependent launch. The kernel may start while the one before it on the stream still runs; what
+        it computes depends on that one as always. Recurrent decode may look ahead at indices and prefetch what they point
+        to, so the tensors must be there while the kernel before runs.
 
     Returns (output, pool if output_final_state else None). Raises ArgumentError (a ValueError), DtypeError (a TypeError)
     and DeviceError (a RuntimeError), with a status of the library. During a graph capture a kernel that was never
@@ -78,7 +86,7 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
     gate = _gate(use_gate_in_kernel, lower_bound)
     scale = _SCALE if scale is None else scale
     bound = 0.0 if lower_bound is None else lower_bound
-    flags = 0 if num_spec_tokens is None else _abi.KDA_FLAG_SPECULATIVE
+    flags = _flags(name, enable_pdl) | (0 if num_spec_tokens is None else _abi.KDA_FLAG_SPECULATIVE)
     spec = 0 if num_spec_tokens is None else num_spec_tokens
     if disable_state_update:
         if output_final_state:
@@ -98,25 +106,28 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
     return output, pool if output_final_state else None
 
 
-def packed_kda_decode(mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output=None, *, stream=None):
+def packed_kda_decode(mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output=None, *,
+                      enable_pdl=False, stream=None):
     """Decode of one token per row in the Kimi K3 layout: H = HV = 12, lower bound -5, scale 128**-0.5, logit beta.
 
     mixed_qkv: bf16 [N,4608], q, k and v of [12,128]. raw_gate: bf16 [N,1536]. raw_beta: bf16 [N,12]. A_log: f32 [12].
     dt_bias: f32 [1536]. state: bf16 [num_slots,12,128,128], updated in place. state_indices: i32 [N]; a slot outside the
-    pool is null. Row and slot strides are free. output: bf16 [N,1,12,128]; None: allocated. stream: as `recurrent_kda`.
+    pool is null. Row and slot strides are free. output: bf16 [N,1,12,128]; None: allocated. enable_pdl, stream: as
+    `recurrent_kda`.
 
     Returns output. Raises as `recurrent_kda`.
     """
+    flags = _flags('packed', enable_pdl)
     if output is None:
         output = allocate(mixed_qkv, (*shape_of('packed', 'mixed_qkv', mixed_qkv)[:1], 1,
                                       *shape_of('packed', 'state', state)[1:3]))
-    _run('packed', (mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output), (0,), stream)
+    _run('packed', (mixed_qkv, raw_gate, raw_beta, A_log, dt_bias, state, state_indices, output), (flags,), stream)
     return output
 
 
 def fused_kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate,
                      norm_weight, lower_bound=-5.0, norm_eps=1e-5, output=None, *, backend='cake',
-                     state_indices_mode=None, stream=None):
+                     state_indices_mode=None, enable_pdl=False, stream=None):
     """Decode of one token per row: causal convolution with SiLU, the recurrent update, RMS norm, sigmoid output gate.
 
     H heads, H in {8, 12, 24, 32, 48, 96}; hid = H*128.
@@ -130,33 +141,36 @@ def fused_kda_decode(x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, 
         softplus gate. output: bf16 [1,N,H,128]; None: allocated.
     state_indices_mode: what is known of the indices, mandatory: 'positive_unique' (all live and distinct),
         'unique_or_null' (the live ones are distinct), 'repeated_positive' (live ones may repeat).
-    backend, stream: as `recurrent_kda`.
+    backend, enable_pdl, stream: as `recurrent_kda`.
 
     Returns output. Raises as `recurrent_kda`.
     """
     _check_backend('fused', 'backend', backend)
     if state_indices_mode is not None:
         _check_mode('fused', 'state_indices_mode', state_indices_mode)
+    flags = _flags('fused', enable_pdl)
     if output is None:
         output = allocate(x, shape_of('fused', 'raw_gate', raw_gate))
     _run('fused', (x, weight, conv_state, raw_gate, raw_beta, A_log, dt_bias, state_indices, state, output_gate,
                    norm_weight, output),
          (_gate(True, lower_bound), _MODES.get(state_indices_mode, 0), 0.0 if lower_bound is None else lower_bound,
-          norm_eps, 0), stream)
+          norm_eps, flags), stream)
     return output
 
 
 def commit_kda(state, correction_cache, kg_cache, num_accepted_tokens, heads, A_log=None, dt_bias=None,
-               ssm_state_indices=None, use_gate_in_kernel=False, lower_bound=None, *, stream=None):
+               ssm_state_indices=None, use_gate_in_kernel=False, lower_bound=None, *, enable_pdl=False, stream=None):
     """Folds the first accepted tokens of a verified window into the pool, in place.
 
     state, correction_cache, kg_cache, A_log, dt_bias, ssm_state_indices, use_gate_in_kernel and lower_bound are those of
-    the verifying `recurrent_kda` call, from this very state. num_accepted_tokens: i32 [N]. heads: H.
+    the verifying `recurrent_kda` call, from this very state. num_accepted_tokens: i32 [N]. heads: H. enable_pdl, stream: as
+    `recurrent_kda`.
 
     Returns state. Raises as `recurrent_kda`.
     """
     _run('commit', (state, correction_cache, kg_cache, ssm_state_indices, num_accepted_tokens, A_log, dt_bias),
-         (_gate(use_gate_in_kernel, lower_bound), heads, 0, 0.0 if lower_bound is None else lower_bound, 0), stream)
+         (_gate(use_gate_in_kernel, lower_bound), heads, 0, 0.0 if lower_bound is None else lower_bound,
+          _flags('commit', enable_pdl)), stream)
     return state
 
 
