@@ -22,8 +22,10 @@ if command -v cargo >/dev/null && command -v rustc >/dev/null; then
     # Its own copy, so that nothing is written beside the sources.
     cp -r "$root/loader/rust" "$work/rust"
     cd "$work/rust"
-    KDA_LIB=$build KDA_BUNDLE=$build/kda.bundle RUSTFLAGS="-D warnings -L native=$soft" CARGO_NET_OFFLINE=true \
-        CARGO_HOME=$work/cargo cargo build -q --offline --locked --example hello
+    export KDA_LIB="$build" KDA_BUNDLE="$build/kda.bundle" RUSTFLAGS="-D warnings -L native=$soft"
+    export CARGO_NET_OFFLINE=true CARGO_HOME="$work/cargo"
+    cargo build -q --offline --locked --example hello
+    cargo test -q --offline --locked --lib
     target/debug/examples/hello >"$work/rust.out"
     cmp "$work/c++" "$work/rust.out"
     echo "rust: the same, built by $(rustc --version)"

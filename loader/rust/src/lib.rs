@@ -199,10 +199,13 @@ macro_rules! operation {
         pub struct $name {
             $(pub $tensor: Tensor,)*
             $($(#[$field_doc])* pub $field: $type,)*
+            /// Programmatic dependent launch: the kernel may start while the one before it on the stream
+            /// still runs, see `KDA_FLAG_PDL`.
+            pub pdl: bool,
         }
         impl Default for $name {
             fn default() -> $name {
-                $name { $($tensor: Tensor::default(),)* $($field: $default,)* }
+                $name { $($tensor: Tensor::default(),)* $($field: $default,)* pdl: false }
             }
         }
         impl $name {
@@ -211,6 +214,9 @@ macro_rules! operation {
                 let mut args: ffi::$c = unsafe { std::mem::zeroed() };
                 $(args.$tensor = self.$tensor.0;)*
                 $(let $field = self.$field; $(args.$member = $value;)*)*
+                if self.pdl {
+                    args.flags |= ffi::KDA_FLAG_PDL;
+                }
                 args
             }
         }
@@ -415,5 +421,22 @@ impl<'b> Context<'b> {
 impl Drop for Context<'_> {
     fn drop(&mut self) {
         unsafe { ffi::kda_context_close(&mut self.handle) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pdl_is_a_flag_beside_the_others() {
+        assert_eq!(Recurrent::default().plain().flags, 0);
+        assert_eq!(Recurrent { pdl: true, ..Default::default() }.plain().flags, ffi::KDA_FLAG_PDL);
+        let both = ffi::KDA_FLAG_PDL | ffi::KDA_FLAG_SPECULATIVE;
+        assert_eq!(Recurrent { pdl: true, num_spec_tokens: Some(1), ..Default::default() }.plain().flags, both);
+        assert_eq!(Verify { pdl: true, num_spec_tokens: Some(1), ..Default::default() }.plain().flags, both);
+        assert_eq!(Packed { pdl: true, ..Default::default() }.plain().flags, ffi::KDA_FLAG_PDL);
+        assert_eq!(Fused { pdl: true, ..Default::default() }.plain().flags, ffi::KDA_FLAG_PDL);
+        assert_eq!(Commit { pdl: true, ..Default::default() }.plain().flags, ffi::KDA_FLAG_PDL);
     }
 }
