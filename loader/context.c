@@ -92,7 +92,7 @@ static kda_status read_device(const struct kda_driver *driver, CUdevice *ordinal
 static kda_status check_overrides(const kda_device *overrides, kda_error *err)
 {
     if (!overrides) return KDA_OK;
-    const kda_status status = kda_device_words("context create", "overrides", overrides, err);
+    const kda_status status = kda_device_words("context create", "overrides.", overrides, err);
     if (status) return status;
     if ((overrides->overridden & KDA_OVERRIDDEN_SMS) && overrides->sm_count <= 0)
         return kda_fail(err, KDA_E_ARGUMENT,

@@ -49,15 +49,13 @@ kda_status kda_route_accept(const kda_bundle *bundle, const kda_problem *problem
 
 // -------------------------------------------------------------------------------------------- body
 
-kda_status kda_device_words(const char *operation, const char *name, const kda_device *device,
+kda_status kda_device_words(const char *operation, const char *owner, const kda_device *device,
                             kda_error *err)
 {
     const uint32_t known = KDA_OVERRIDDEN_CC | KDA_OVERRIDDEN_CUDA | KDA_OVERRIDDEN_SMS;
     if (device->overridden & ~known)
-        return kda_fail(err, KDA_E_ARGUMENT, "%s: %s.overridden is 0x%x, known bits are 0x%x",
-                        operation, name, device->overridden, known);
-    char owner[16];
-    (void)snprintf(owner, sizeof owner, "%s.", name);
+        return kda_fail(err, KDA_E_ARGUMENT, "%s: %soverridden is 0x%x, known bits are 0x%x",
+                        operation, owner, device->overridden, known);
     const uint64_t words[] = {device->reserved[0], device->reserved[1], device->reserved[2]};
     return kda_check_reserved(operation, owner, words, sizeof words / sizeof *words, err);
 }
@@ -78,7 +76,7 @@ static kda_status check_device(const kda_device *device, const char *op, kda_err
         return kda_fail(err, KDA_E_ARGUMENT,
                         "%s: device: CUDA version expected 1000*major + 10*minor, found %d", op,
                         device->cuda_version);
-    return kda_device_words(op, "device", device, err);
+    return kda_device_words(op, "device.", device, err);
 }
 
 static kda_status find_forced_body(const kda_bundle *bundle, const kda_problem *problem,

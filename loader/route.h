@@ -19,9 +19,9 @@ kda_status kda_route_image(const kda_bundle *bundle, const kda_device *device,
 void kda_route_describe(const kda_bundle *bundle, const kda_device *device,
                         const kda_problem *problem, uint32_t index, kda_route_result *out);
 
-// Are the overridden bits known and the reserved words zero? ARGUMENT; `name` is the device's, as
-// in "overrides".
-kda_status kda_device_words(const char *operation, const char *name, const kda_device *device,
+// Are the overridden bits known and the reserved words zero? ARGUMENT; `owner` as
+// for kda_check_reserved.
+kda_status kda_device_words(const char *operation, const char *owner, const kda_device *device,
                             kda_error *err);
 
 // A one-line rendering of the facts: "CC 10.3 (reported), CUDA 13.0 (overridden), 152 SMs

@@ -92,9 +92,13 @@ static void help(void **state)
     expect("made.bundle unknown", 2, "unknown verb unknown");
     expect("made.bundle verify more", 2, "expected 0 operands, found 1");
     expect("made.bundle verify --all", 2,
-           "kda-dump verify: unknown option or missing value: --all");
-    expect("made.bundle --jsn", 2, "kda-dump table: unknown option or missing value: --jsn");
-    expect("made.bundle extract -o", 2, "kda-dump extract: unknown option or missing value: -o");
+           "kda-dump verify: unknown option, or a value is missing or too many: --all");
+    expect("made.bundle verify -ab", 2, "a value is missing or too many: -a");
+    expect("made.bundle --json=1", 2, "a value is missing or too many: --json=1");
+    expect("made.bundle --jsn", 2,
+           "kda-dump table: unknown option, or a value is missing or too many: --jsn");
+    expect("made.bundle extract -o", 2,
+           "kda-dump extract: unknown option, or a value is missing or too many: -o");
 }
 
 static void verify(void **state)
@@ -211,7 +215,8 @@ static void route(void **state)
     expect("made.bundle route --op fused --mode any", 2,
            "--mode: cannot be any, must be positive_unique, unique_or_null or repeated_positive");
     expect("made.bundle route --state i32", 2, "--state: cannot be i32, must be bf16 or f32");
-    expect("made.bundle route --jsn", 2, "kda-dump route: unknown option or missing value: --jsn");
+    expect("made.bundle route --jsn", 2,
+           "kda-dump route: unknown option, or a value is missing or too many: --jsn");
     expect("made.bundle route --op recurrent --cc 10.0 --cuda 13.0 --sms 148 --n 1 more", 2,
            "found more");
 }

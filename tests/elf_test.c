@@ -76,8 +76,8 @@ static void test_reads_what_was_built(void **state)
             unsigned major, minor;
             assert_int_equal(sscanf(elf.toolkit, "%u.%u", &major, &minor), 2);
             assert_int_equal(major * 1000 + minor * 10, elf.toolkit_version);
-            // Warps that share memory wait for each other; a lone warp has nobody to wait for, nor has
-            // one of verify_pair.
+            // Warps that share memory wait for each other; a lone warp has nobody to wait for, nor
+            // has one of verify_pair.
             bool alone = kda_schedules[s].threads == 32 || strstr(kda_schedules[s].name, "_pair_");
             bool shares = !alone && kda_schedules[s].smem > 0;
             assert_in_range(elf.barriers, shares ? 1 : 0, alone ? 0 : 16);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The fronts beside each other: the Rust crate is built offline, with warnings as errors; then the same step and the same
-# wrong stride go through C++, Rust and Python, which must say the same line. (C and DLPack are held together by every row
+# The fronts beside each other: the Rust crate is built offline, with warnings as errors, and its own tests run; the same
+# step and the same wrong stride go through C++, Rust and Python, which must say the same line. (C and DLPack are held together by every row
 # of the argument suites, and the C++ front only passes on.)
 #   sh tests/front.sh ROOT BUILD SOFT_DIR PYTHON HELLO_CPP
 set -eu

@@ -580,7 +580,8 @@ static void v7_growing_gate_corrected(void **state)
         }
 }
 
-// The same with two tokens over a larger state: what is held must leave it room.
+// A growing gate over a state of 2e7, which the first token corrects: what is held must leave it
+// room.
 static void v7_growing_gate_over_a_large_state(void **state)
 {
     (void)state;
@@ -638,7 +639,7 @@ static void v7_huge_scale(void **state)
     for (int g = 0; g < GATES; g++)
         for (int32_t tokens = 1; tokens <= 16; tokens = next_window(tokens)) {
             struct window window = window_of(gates[g], tokens, 1, 1, 1);
-            window.finite_only = true;
+            window.any_floor = true;
             window.scale = 3.5e35f;
             window_open(&window);
             window_fill_all(&window, 775, TRIAL_NORMAL);

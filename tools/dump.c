@@ -52,7 +52,11 @@ int dump_usage(const char *verb, const char *format, ...)
 
 int dump_bad_option(const char *verb, char **argv)
 {
-    return dump_usage(verb, "unknown option or missing value: %s", argv[optind - 1]);
+    // getopt goes on to the next word at the end of a cluster of letters only.
+    const char letter[] = {'-', (char)optopt, 0};
+    const char *word = argv[optind - 1];
+    return dump_usage(verb, "unknown option, or a value is missing or too many: %s",
+                      *word == '-' ? word : letter);
 }
 
 int dump_error(const char *verb, const kda_error *err)

@@ -183,18 +183,19 @@ class Refusals(unittest.TestCase):
             'commit': lambda **more: kda.commit_kda(*[index] * 4, 1, **more)}
         self.assertEqual(sorted(operations), sorted(_abi.OPERATIONS))
         for name, operation in operations.items():
-            for value in (None, 1, 0, 'yes', 2.0, []):
+            for value in (1, 0, 'yes', 2.0, []):
                 error = self.refused_by(TypeError, 'enable_pdl', operation, enable_pdl=value)
-                self.assertEqual(str(error), f'{name}: enable_pdl is {value!r}, must be False or True')
+                self.assertEqual(str(error), f'{name}: enable_pdl is {value!r}, must be False, True or None')
             with unittest.mock.patch.object(kda._operations, 'call') as made:
                 operation()
-                operation(enable_pdl=False)
+                operation(enable_pdl=None)
                 operation(enable_pdl=True)
                 if name in ('recurrent', 'verify'):
                     operation(num_spec_tokens=0, enable_pdl=True)
             place = _abi.OPERATIONS[name][2].index('flags')
             flags = [scalars[place] for _, _, scalars, _ in (call.args for call in made.call_args_list)]
-            self.assertEqual(flags, [0, 0, 2, 3][:len(flags)])
+            pdl, speculative = _abi.KDA_FLAG_PDL, _abi.KDA_FLAG_SPECULATIVE
+            self.assertEqual(flags, [0, 0, pdl] + [pdl | speculative] * (name in ('recurrent', 'verify')))
 
     def test_names(self):
         """Arguments are named as Python's, not as the fields behind them."""

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The race checker checks: every body with a CTA barrier is silent with it, and reported without it.
+# The race checker checks: every body with shared memory is silent with its barrier, of the CTA or of the warp,
+# and reported without it.
 #   sh tests/race/race.sh RACE_TEST BODY...          frozen bodies: no report
 #   sh tests/race/race.sh --broken RACE_TEST BODY    its barrier was removed: a report
 set -eu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch of one body on the soft device, without the library: what ThreadSanitizer has to say
-// of its shared memory. Linked once with the frozen body and once with a copy that lost its CTA
-// barrier; race.sh expects silence of the one and a report of the other.
+// of its shared memory. Linked once with the frozen body and once with a copy that lost its
+// barrier, of the CTA or of the warp; race.sh expects silence of the one and a report of the other.
 //   race-test BODY
 #include <stdio.h>
 #include <stdlib.h>

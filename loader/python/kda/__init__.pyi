@@ -75,11 +75,11 @@ def recurrent_kda(
         initial_state_source: Optional[Tensor] = None, initial_state_indices: Optional[Tensor] = None,
         beta_is_logit: bool = False, *, disable_state_update: bool = False,
         correction_cache: Optional[Tensor] = None, kg_cache: Optional[Tensor] = None, backend: Backend = 'cake',
-        enable_pdl: bool = False, stream: Optional[int] = None) -> Tuple[Any, Optional[Any]]: ...
+        enable_pdl: Optional[bool] = False, stream: Optional[int] = None) -> Tuple[Any, Optional[Any]]: ...
 
 def packed_kda_decode(
         mixed_qkv: Tensor, raw_gate: Tensor, raw_beta: Tensor, A_log: Tensor, dt_bias: Tensor, state: Tensor,
-        state_indices: Tensor, output: Optional[Tensor] = None, *, enable_pdl: bool = False,
+        state_indices: Tensor, output: Optional[Tensor] = None, *, enable_pdl: Optional[bool] = False,
         stream: Optional[int] = None) -> Any: ...
 
 def fused_kda_decode(
@@ -88,10 +88,10 @@ def fused_kda_decode(
         lower_bound: Optional[float] = -5.0, norm_eps: float = 1e-5, output: Optional[Tensor] = None, *,
         backend: Backend = 'cake',
         state_indices_mode: Optional[Literal['positive_unique', 'unique_or_null', 'repeated_positive']] = None,
-        enable_pdl: bool = False, stream: Optional[int] = None) -> Any: ...
+        enable_pdl: Optional[bool] = False, stream: Optional[int] = None) -> Any: ...
 
 def commit_kda(
         state: Pool, correction_cache: Tensor, kg_cache: Tensor, num_accepted_tokens: Tensor, heads: int,
         A_log: Optional[Tensor] = None, dt_bias: Optional[Tensor] = None, ssm_state_indices: Optional[Tensor] = None,
-        use_gate_in_kernel: bool = False, lower_bound: Optional[float] = None, *, enable_pdl: bool = False,
+        use_gate_in_kernel: bool = False, lower_bound: Optional[float] = None, *, enable_pdl: Optional[bool] = False,
         stream: Optional[int] = None) -> Pool: ...

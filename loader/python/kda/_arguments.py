@@ -61,9 +61,9 @@ def flag(operation, name, value):
 
 
 def truth(operation, name, value):
-    """A bool, for which the library has no number of its own."""
-    if not isinstance(value, bool):
-        raise _refusal(operation, name, value, 'False or True', Status.TYPE)
+    """A bool, for which the library has no number of its own; None is False."""
+    if value is not None and not isinstance(value, bool):
+        raise _refusal(operation, name, value, 'False, True or None', Status.TYPE)
     return value
 
 

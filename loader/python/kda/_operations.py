@@ -64,9 +64,9 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
         kg_cache: bf16 [num_slots,HV,T_cache,256] receive what `commit_kda` needs.
     backend: 'cake' or 'auto', the same kernels. stream: a CUstream handle, as an int; None: torch's current stream, or the
         one that the framework of q names, or the legacy default stream.
-    enable_pdl: programmatic dependent launch. The kernel may start while the one before it on the stream still runs; what
-        it computes depends on that one as always. Recurrent decode may look ahead at indices and prefetch what they point
-        to, so the tensors must be there while the kernel before runs.
+    enable_pdl: programmatic dependent launch; None is False. The kernel may start while the one before it on the stream
+        still runs; what it computes depends on that one as always. Recurrent decode may look ahead at indices and prefetch
+        what they point to, so the tensors must be there while the kernel before runs.
 
     Returns (output, pool if output_final_state else None). Raises ArgumentError (a ValueError), DtypeError (a TypeError)
     and DeviceError (a RuntimeError), with a status of the library. During a graph capture a kernel that was never
@@ -74,6 +74,7 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
     """
     name = 'verify' if disable_state_update else 'recurrent'
     _check_backend(name, 'backend', backend)
+    flags = _flags(name, enable_pdl) | (0 if num_spec_tokens is None else _abi.KDA_FLAG_SPECULATIVE)
     if not use_qk_l2norm_in_kernel:
         _refuse(Status.ARGUMENT if disable_state_update else Status.UNSUPPORTED,
                 f'{name}: does not support use_qk_l2norm_in_kernel = False; supported: True')
@@ -86,7 +87,6 @@ def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initia
     gate = _gate(use_gate_in_kernel, lower_bound)
     scale = _SCALE if scale is None else scale
     bound = 0.0 if lower_bound is None else lower_bound
-    flags = _flags(name, enable_pdl) | (0 if num_spec_tokens is None else _abi.KDA_FLAG_SPECULATIVE)
     spec = 0 if num_spec_tokens is None else num_spec_tokens
     if disable_state_update:
         if output_final_state:

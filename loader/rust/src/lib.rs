@@ -137,7 +137,8 @@ impl Tensor {
     ///
     /// # Safety
     /// `address` must be device memory of these extents for as long as work that uses the view is
-    /// queued, and nothing may conflict with what the kernel reads and writes there.
+    /// queued, for a call with `pdl` already while the work before it on the stream runs, and nothing
+    /// may conflict with what the kernel reads and writes there.
     pub unsafe fn new(address: u64, dtype: Dtype, extents: &[i64]) -> Tensor {
         let mut view = Tensor::default();
         view.0.data = address as usize as *mut _;
@@ -200,7 +201,7 @@ macro_rules! operation {
             $(pub $tensor: Tensor,)*
             $($(#[$field_doc])* pub $field: $type,)*
             /// Programmatic dependent launch: the kernel may start while the one before it on the stream
-            /// still runs, see `KDA_FLAG_PDL`.
+            /// still runs, see `KDA_FLAG_PDL` in kda.h.
             pub pdl: bool,
         }
         impl Default for $name {
