@@ -552,6 +552,21 @@ static void v7_growing_gate_over_a_state(void **state)
         }
 }
 
+// All keys are the same unit vector, the state has nothing beside it, and every token corrects it
+// whole.
+static void keep_one_channel(struct window *window)
+{
+    uint16_t *rows = window->buffers[WINDOW_STATE].host;
+    for (int c = 0; c < ORACLE_HEAD; c++)
+        if (c % ORACLE_D) rows[c] = 0;
+    for (int64_t token = 0; token < window->call.tok; token++) {
+        uint16_t *key = window_at(window, WINDOW_K, token, 0);
+        memset(key, 0, ORACLE_D * 2);
+        key[0] = oracle_bf16(1);
+        *window_at(window, WINDOW_BETA, token, 0) = oracle_bf16(1);
+    }
+}
+
 // Nor does the state grow where every token corrects what the gate made of the one channel that all
 // keys have, whatever the gate: the plain recurrence stays finite, products of decays do not.
 static void v7_growing_gate_corrected(void **state)
@@ -565,15 +580,7 @@ static void v7_growing_gate_corrected(void **state)
             window_open(&window);
             window_fill_all(&window, 767, TRIAL_NORMAL);
             set_gate(&window, gates_that_grow[i]);
-            uint16_t *rows = window.buffers[WINDOW_STATE].host;
-            for (int c = 0; c < ORACLE_HEAD; c++)
-                if (c % ORACLE_D) rows[c] = 0;
-            for (int64_t token = 0; token < window.call.tok; token++) {
-                uint16_t *key = window_at(&window, WINDOW_K, token, 0);
-                memset(key, 0, ORACLE_D * 2);
-                key[0] = oracle_bf16(1);
-                *window_at(&window, WINDOW_BETA, token, 0) = oracle_bf16(1);
-            }
+            keep_one_channel(&window);
             window_verify(&window, NULL, NULL);
             window_expect(&window, "growing gate, corrected");
             window_close(&window);
@@ -590,16 +597,11 @@ static void v7_growing_gate_over_a_large_state(void **state)
         window.finite_only = true;
         window_open(&window);
         window_fill_all(&window, 768, TRIAL_NORMAL);
+        set_gate(&window, 28);
+        for (int c = 0; c < ORACLE_D; c++) window_at(&window, WINDOW_G, 0, 0)[c] = oracle_bf16(48);
+        keep_one_channel(&window);
         uint16_t *rows = window.buffers[WINDOW_STATE].host;
-        for (int c = 0; c < ORACLE_HEAD; c++) rows[c] = c % ORACLE_D ? 0 : oracle_bf16(2e7);
-        for (int64_t token = 0; token < window.call.tok; token++) {
-            uint16_t *key = window_at(&window, WINDOW_K, token, 0);
-            memset(key, 0, ORACLE_D * 2);
-            key[0] = oracle_bf16(1);
-            *window_at(&window, WINDOW_BETA, token, 0) = oracle_bf16(1);
-            for (int c = 0; c < ORACLE_D; c++)
-                window_at(&window, WINDOW_G, token, 0)[c] = oracle_bf16(token ? 28 : 48);
-        }
+        for (int c = 0; c < ORACLE_HEAD; c += ORACLE_D) rows[c] = oracle_bf16(2e7);
         window_verify(&window, NULL, NULL);
         window_expect(&window, "growing gate over a large state");
         window_close(&window);
